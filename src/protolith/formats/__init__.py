@@ -1,0 +1,1 @@
+"""On-disk formats: names and meaning of files, without torch or numpy."""

@@ -1,0 +1,1 @@
+"""How one optimizer step is carried out on the devices at hand."""

@@ -221,14 +221,18 @@ def metrics_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_metrics(path: Path) -> dict[int, dict[str, Any]]:
-    """Metrics by step. A line that goes back to step n supersedes what an earlier attempt wrote above n;
-    lines for the same step are merged, the last value of a name wins."""
+    """Metrics by step, as a reader must see them.
+
+    Lines of the same step are merged (training and validation values arrive apart). A line whose step
+    is lower than the one before it means that the run went back to an earlier checkpoint: it
+    supersedes what was written for its own and all later steps.
+    """
     by_step: dict[int, dict[str, Any]] = {}
+    newest = -1
     for line in metrics_lines(path):
         step = int(line["step"])
-        if line.get("event") == "resume":
-            for later in [known for known in by_step if known > step]:
-                del by_step[later]
-            continue
+        if step < newest:
+            by_step = {known: value for known, value in by_step.items() if known < step}
         by_step.setdefault(step, {}).update(line)
-    return dict(sorted(by_step.items()))
+        newest = step
+    return by_step

@@ -1,0 +1,1 @@
+"""Where numbers go: the metrics file, the console, and trackers outside."""

@@ -1,0 +1,59 @@
+"""All that the training loop knows of devices and parallelism: six verbs.
+
+An engine owns the module, its optimizer and the arithmetic of one step. Losses go in as *sums* over
+tokens together with the number of targets of the whole global batch, so the result does not depend
+on how a batch was split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """What one optimizer step did. ``grad_norm`` is global and measured before clipping."""
+
+    grad_norm: float
+    applied: bool
+    #: fp16 only: the loss scale was too high, the update was skipped and the scale lowered.
+    scale_overflow: bool = False
+
+
+@dataclass
+class EngineState:
+    """Everything of an engine that a checkpoint holds.
+
+    ``weights``: name -> fp32 tensor, names as transformers gives them, tied tensors once.
+    ``optimizer``: ``<moment>/<name>`` -> tensor. ``extra``: small JSON-able values. ``rng``: name -> bytes.
+    """
+
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    extra: dict[str, Any] = field(default_factory=dict)
+    rng: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """One process or many; the loop cannot tell."""
+
+    def forward_backward(self, inputs_BT: Tensor, targets_BT: Tensor, num_targets: int) -> float:
+        """Add the gradient of ``sum of token losses / num_targets``; returns the sum of token losses."""
+
+    def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor) -> float:
+        """Sum of token losses, without gradients and with dropout off."""
+
+    def step(self, learning_rate: float, *, apply: bool) -> StepOutcome:
+        """Clip and update; with ``apply=False``, or a gradient that is not finite, only forget it."""
+
+    def state(self) -> EngineState:
+        """A copy on the CPU, safe to write while training goes on."""
+
+    def load_state(self, state: EngineState) -> None:
+        """Continue from a saved state."""
+
+    def full_weights(self) -> dict[str, Tensor]:
+        """All weights by transformers' names, fp32, on the CPU."""

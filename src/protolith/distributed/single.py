@@ -1,0 +1,169 @@
+"""One process, one device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from protolith.distributed.engine import EngineState, StepOutcome
+from protolith.errors import CheckpointError
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class SingleEngine:
+    """The plain engine: the reference that all others are compared with.
+
+    Args:
+        module: the bare transformers model, fp32 weights; its names are the names in checkpoints.
+        loss: callable module (perhaps compiled) around ``module``: ``loss(inputs, targets)`` is the
+            sum of token losses, fp32 scalar.
+        optimizer: over the parameters of ``module``.
+        precision: "fp32", "bf16" or "fp16" (autocast; weights and moments stay fp32).
+        max_grad_norm: 0 turns clipping off.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        device: torch.device,
+        precision: str,
+        max_grad_norm: float,
+    ) -> None:
+        self.module = module
+        self.loss = loss
+        self.optimizer = optimizer
+        self.device = device
+        self.precision = precision
+        self.max_grad_norm = max_grad_norm
+        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=_AUTOCAST[self.precision])
+
+    def forward_backward(self, inputs_BT: Tensor, targets_BT: Tensor, num_targets: int) -> float:
+        inputs_BT, targets_BT = self._move(inputs_BT), self._move(targets_BT)
+        with self._autocast():
+            loss_sum = self.loss(inputs_BT, targets_BT)
+        self.scaler.scale(loss_sum / num_targets).backward()
+        return float(loss_sum.detach())
+
+    @torch.no_grad()
+    def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor) -> float:
+        was_training = self.module.training
+        self.module.eval()
+        self.loss.eval()
+        try:
+            with self._autocast():
+                return float(self.loss(self._move(inputs_BT), self._move(targets_BT)))
+        finally:
+            self.module.train(was_training)
+            self.loss.train(was_training)
+
+    def step(self, learning_rate: float, *, apply: bool) -> StepOutcome:
+        self.scaler.unscale_(self.optimizer)
+        grads = [p.grad for p in self._parameters if p.grad is not None]
+        norm_tensor = torch.nn.utils.get_total_norm(grads)
+        norm = float(norm_tensor)
+        finite = math.isfinite(norm)
+        applied = apply and finite
+        if applied:
+            if self.max_grad_norm > 0:
+                torch.nn.utils.clip_grads_with_norm_(self._parameters, self.max_grad_norm, norm_tensor)
+            for group in self.optimizer.param_groups:
+                group["lr"] = learning_rate
+            self.scaler.step(self.optimizer)
+        if self.scaler.is_enabled():
+            if not applied:
+                self.scaler.step(self.optimizer)  # records the overflow; does not update
+            self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        overflow = self.scaler.is_enabled() and apply and not finite
+        return StepOutcome(grad_norm=norm, applied=applied, scale_overflow=overflow)
+
+    def loss_scale(self) -> float:
+        return float(self.scaler.get_scale()) if self.scaler.is_enabled() else 1.0
+
+    def state(self) -> EngineState:
+        optimizer = {}
+        for name, parameter in self._named_parameters():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                optimizer[f"{key}/{name}"] = _copy(value)
+        rng = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            rng["cuda"] = torch.cuda.get_rng_state(self.device)
+        return EngineState(
+            weights=self.full_weights(),
+            optimizer=optimizer,
+            extra={"scaler": self.scaler.state_dict()},
+            rng=rng,
+        )
+
+    def load_state(self, state: EngineState) -> None:
+        self._load_weights(state.weights)
+        self.optimizer.state.clear()
+        by_name: dict[str, dict[str, Tensor]] = {}
+        for full_name, value in state.optimizer.items():
+            key, name = full_name.split("/", 1)
+            by_name.setdefault(name, {})[key] = value
+        known = dict(self._named_parameters())
+        surplus = sorted(set(by_name) - set(known))
+        if surplus:
+            raise CheckpointError(f"the optimizer state names parameters this model lacks: {surplus[:5]}")
+        for name, values in by_name.items():
+            parameter = known[name]
+            self.optimizer.state[parameter] = {
+                key: value.clone() if value.ndim == 0 else value.to(parameter.device, copy=True)
+                for key, value in values.items()
+            }
+        if self.scaler.is_enabled() and state.extra.get("scaler"):
+            self.scaler.load_state_dict(state.extra["scaler"])
+        torch.set_rng_state(state.rng["cpu"])
+        if self.device.type == "cuda" and "cuda" in state.rng:
+            torch.cuda.set_rng_state(state.rng["cuda"], self.device)
+
+    def full_weights(self) -> dict[str, Tensor]:
+        weights = {name: _copy(p.data) for name, p in self._named_parameters()}
+        for name, buffer in self._saved_buffers():
+            weights[name] = _copy(buffer)
+        return weights
+
+    def _named_parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
+        return self.module.named_parameters()  # a tied tensor comes once, under its first name
+
+    def _saved_buffers(self) -> Iterable[tuple[str, Tensor]]:
+        kept = self.module.state_dict()
+        return ((name, buffer) for name, buffer in self.module.named_buffers() if name in kept)
+
+    def _load_weights(self, weights: dict[str, Tensor]) -> None:
+        own = dict(self._named_parameters()) | dict(self._saved_buffers())
+        missing, surplus = sorted(set(own) - set(weights)), sorted(set(weights) - set(own))
+        if missing or surplus:
+            raise CheckpointError(
+                f"weights do not fit this model: missing {missing[:5]}, surplus {surplus[:5]}",
+                hint="was the checkpoint saved from the same architecture?",
+            )
+        for name, tensor in own.items():
+            if tensor.shape != weights[name].shape:
+                raise CheckpointError(
+                    f"{name} has shape {tuple(weights[name].shape)}, the model wants {tuple(tensor.shape)}"
+                )
+            tensor.data.copy_(weights[name])
+
+    def _move(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, non_blocking=True)
+
+
+def _copy(value: Tensor) -> Tensor:
+    return value.detach().to("cpu", copy=True).contiguous()

@@ -1,0 +1,172 @@
+"""From the data section of a config to rows: text is tokenized into a cache first, shards are opened.
+
+Goes out: rows to train on, rows held out, and what the run must say about them. Everything that could
+make training wrong is found here, before the model is built.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from protolith.config.schema import TrainConfig
+from protolith.data.cache import TokenizedCorpus, tokenize_corpus
+from protolith.data.check import quick_check
+from protolith.data.files import find_files
+from protolith.data.packing import DocumentRows, RowSource, WindowRows
+from protolith.data.shard_folders import find_shards
+from protolith.data.shards import TokenPool
+from protolith.data.text import TEXT_SUFFIXES
+from protolith.data.tokenizer import TextTokenizer
+from protolith.errors import DataError
+
+Progress = Callable[[str, int, int, str], None]
+
+
+@dataclass
+class Datasets:
+    """``identity`` tells this data from any other, wherever its folder lies."""
+
+    train: RowSource
+    held_out: RowSource | None
+    identity: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)
+
+
+def open_datasets(
+    config: TrainConfig,
+    tokenizer: TextTokenizer,
+    *,
+    vocab_size: int,
+    working: Progress,
+    should_stop: Callable[[], bool],
+) -> Datasets:
+    """Open training and validation data.
+
+    Raises:
+        NotFoundError, DataError, ShardError, BadRecordError, CorpusTooSmallError: with the place at fault.
+    """
+    data = config.data
+    notes: list[str] = []
+    warnings: list[str] = []
+    skipped: dict[str, int] = {}
+    held_out_dirs: Sequence[str] = data.eval_path or ()
+    if data.format == "text":
+        corpus = _tokenized(data.path, config, tokenizer, data.eval_split, working, should_stop, notes, skipped)
+        train_dirs: Sequence[str] = [str(corpus.train_dir)]
+        if corpus.eval_dir is not None:
+            held_out_dirs = [str(corpus.eval_dir)]
+        elif held_out_dirs:
+            overlap = _same_files(data.path, held_out_dirs)
+            if overlap:
+                warnings.append(f"validation data is also training data: {', '.join(overlap[:3])}")
+            held = _tokenized(held_out_dirs, config, tokenizer, 0.0, working, should_stop, notes, {})
+            held_out_dirs = [str(held.train_dir)]
+    else:
+        train_dirs = data.path
+    train_pool = _pool(train_dirs, notes)
+    train = _rows(train_pool, config)
+    _check(train_pool, tokenizer, vocab_size, warnings)
+    held_out = None
+    if held_out_dirs:
+        held_pool = _pool(held_out_dirs, notes)
+        _check(held_pool, tokenizer, vocab_size, warnings, train_pool)
+        held_out = _rows(held_pool, config, what="validation data")
+    return Datasets(
+        train=train,
+        held_out=held_out,
+        identity={
+            "shards": train_pool.identity(),
+            "seq_len": data.max_seq_length,
+            "packing": data.packing,
+            "shuffle": data.shuffle,
+            "seed": data.seed,
+        },
+        notes=notes,
+        warnings=warnings,
+        skipped=skipped,
+    )
+
+
+def cache_root() -> Path:
+    """Where tokenized text is kept: ``$PROTOLITH_HOME/cache/tokens``, by default under ``~/.protolith``."""
+    home = os.environ.get("PROTOLITH_HOME") or "~/.protolith"
+    return Path(home).expanduser() / "cache" / "tokens"
+
+
+def _tokenized(
+    paths: Sequence[str],
+    config: TrainConfig,
+    tokenizer: TextTokenizer,
+    eval_split: float,
+    working: Progress,
+    should_stop: Callable[[], bool],
+    notes: list[str],
+    skipped: dict[str, int],
+) -> TokenizedCorpus:
+    found = find_files(paths, suffixes=TEXT_SUFFIXES, what="text")
+    notes.extend(found.notes)
+
+    def on_progress(done_bytes: int, total_bytes: int, documents: int, tokens: int) -> None:
+        working("tokenizing", done_bytes, total_bytes, f"{documents:,} documents, {tokens:,} tokens")
+
+    corpus = tokenize_corpus(
+        found.files,
+        tokenizer,
+        text_field=config.data.text_field,
+        eval_split=eval_split,
+        seed=config.data.seed,
+        cache_root=cache_root(),
+        num_workers=max(1, min(os.cpu_count() or 1, 16)),
+        on_progress=on_progress,
+        should_stop=should_stop,
+    )
+    notes.extend(corpus.notes)
+    for reason, count in corpus.summary.skipped.items():
+        skipped[reason] = skipped.get(reason, 0) + count
+    return corpus
+
+
+def _pool(folders: Sequence[str], notes: list[str]) -> TokenPool:
+    shards, found_notes = find_shards(folders)
+    notes.extend(found_notes)
+    return TokenPool.open(shards)
+
+
+def _rows(pool: TokenPool, config: TrainConfig, what: str = "training data") -> RowSource:
+    seq_len = config.data.max_seq_length
+    try:
+        return WindowRows(pool, seq_len) if config.data.packing is True else DocumentRows(pool, seq_len)
+    except DataError as error:
+        error.message = f"{what}: {error.message}"
+        raise
+
+
+def _check(
+    pool: TokenPool,
+    tokenizer: TextTokenizer,
+    vocab_size: int,
+    warnings: list[str],
+    train_pool: TokenPool | None = None,
+) -> None:
+    report = quick_check(
+        pool, eos_id=tokenizer.eos_id, tokenizer_name=tokenizer.name, vocab_size=vocab_size
+    )
+    warnings.extend(report.warnings)
+    if report.errors:
+        raise DataError(
+            "; ".join(report.errors[:5]),
+            hint="were these shards made with this model's tokenizer?",
+        )
+
+
+def _same_files(train: Sequence[str], held_out: Sequence[str]) -> list[str]:
+    """Names of text files that are in both sets."""
+    ours = {f.path.resolve() for f in find_files(train, suffixes=TEXT_SUFFIXES, what="text").files}
+    theirs = find_files(held_out, suffixes=TEXT_SUFFIXES, what="text").files
+    return [f.name for f in theirs if f.path.resolve() in ours]

@@ -1,0 +1,212 @@
+"""The training loop.
+
+Comes in: an engine, a loader of global batches, a plan, and the chores (monitors, validation,
+checkpoints) that are done between steps. Goes out: why it ended. State: ``RunState``, saved with every
+checkpoint and restored before the loop begins. All numbers of a step are those of the whole global
+batch. A stop is honoured after the step in progress: validation is left, the state is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from protolith.config.plan import Plan
+from protolith.config.schema import TrainConfig
+from protolith.data.ledger import Ledger
+from protolith.data.loader import Batch, StepBatches
+from protolith.distributed.engine import Engine
+from protolith.errors import NonFiniteError
+from protolith.training.checkpoint import Checkpoints, Progress
+from protolith.training.metrics import Clock, step_numbers
+from protolith.training.monitors.all import Monitors
+from protolith.training.schedule import Schedule
+from protolith.training.status import Status
+from protolith.training.step import StepResult, optimizer_step
+from protolith.training.stop import StopFlag, StopRequested
+from protolith.training.validate import perplexity, validate
+
+_MAX_OVERFLOWS_IN_A_ROW = 50
+
+
+@dataclass
+class RunState:
+    """Where the run stands. ``tokens`` counts trained targets; ``next_row`` is the data position."""
+
+    ledger: Ledger
+    step: int = 0
+    next_row: int = 0
+    tokens: int = 0
+    skipped_steps: int = 0
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    def progress(self, identity: dict[str, Any]) -> Progress:
+        return Progress(
+            step=self.step,
+            next_row=self.next_row,
+            tokens=self.tokens,
+            skipped_steps=self.skipped_steps,
+            ledger=self.ledger.to_dict(),
+            identity=identity,
+        )
+
+
+@dataclass
+class Loop:
+    """The parts of one run, and the order in which they are used."""
+
+    config: TrainConfig
+    plan: Plan
+    engine: Engine
+    schedule: Schedule
+    state: RunState
+    identity: dict[str, Any]
+    held_out: Callable[[], Iterable[Batch]] | None
+    samples: Callable[[int], None] | None
+    checkpoints: Checkpoints
+    monitors: Monitors
+    status: Status
+    stop: StopFlag
+    device: torch.device
+    flops_per_token: float | None = None
+    peak_flops: float | None = None
+    first_step: int = 1
+    overflows: int = 0
+
+    def run(self, batches: Iterable[StepBatches]) -> str:
+        """Train from where the state stands; returns "steps", "epochs", "tokens", "signal" or "user"."""
+        state, stop = self.state, self.stop
+        self.first_step = state.step + 1
+        self._validate_before_first_step()
+        self.status.update(phase="training", step=state.step, total=self.plan.total_steps)
+        clock = Clock()
+        for batch in batches if not stop.requested else ():
+            clock.got_data()
+            rate = self.schedule(state.step + 1)
+            result = optimizer_step(self.engine, batch, rate)
+            self._check_finite(result, batch)
+            self._advance(batch, result)
+            clock.finished_step(batch.num_targets)
+            if self._due(self.config.logging.log_every_n_steps) or state.step == self.first_step:
+                self._log(result, rate, clock)
+            if self._validation_due() and not stop.requested:
+                self._validate()
+            if self._checkpoint_due() and not self._is_last():
+                self._save()
+            clock.restart()
+            if stop.requested:
+                break
+        return self._finish()
+
+    def _advance(self, batch: StepBatches, result: StepResult) -> None:
+        state = self.state
+        state.step += 1
+        state.next_row = batch.next_row
+        state.tokens += batch.num_targets
+        state.ledger.add(batch.counts)
+        if not result.applied:
+            state.skipped_steps += 1
+        self.status.note(step=state.step, tokens=state.tokens)
+        self.monitors.console.advance(state.step, self.plan.total_steps)
+
+    def _check_finite(self, result: StepResult, batch: StepBatches) -> None:
+        self.overflows = self.overflows + 1 if result.scale_overflow else 0
+        if result.finite:
+            return
+        step = self.state.step + 1
+        what = f"loss {result.loss}, gradient norm {result.grad_norm} at step {step}"
+        rows = f"rows {self.state.next_row} to {batch.next_row - 1}"
+        if result.scale_overflow and self.overflows < _MAX_OVERFLOWS_IN_A_ROW:
+            self.monitors.warn("fp16: the loss scale was too high; the update is skipped and the scale lowered")
+            return
+        if self.config.trainer.on_nonfinite == "skip" and not result.scale_overflow:
+            self.monitors.warn(f"{what} ({rows}): the update is skipped (on_nonfinite: skip)")
+            return
+        numbers = {"loss/mean": result.loss, "optim/grad_norm": result.grad_norm}
+        self.monitors.numbers(step, numbers)
+        if self.state.step > 0 and self.checkpoints.last_saved != self.state.step:
+            self._save()
+            self.checkpoints.wait()
+        raise NonFiniteError(
+            f"{what} ({rows}); the weights were not updated",
+            where=f"step {step}",
+            hint="lower the learning rate, or set trainer.on_nonfinite to skip; the state before this step "
+            "can be resumed",
+        )
+
+    def _log(self, result: StepResult, rate: float, clock: Clock) -> None:
+        numbers = step_numbers(
+            result,
+            learning_rate=rate,
+            tokens=self.state.tokens,
+            epoch=self.state.next_row / self.plan.rows_per_epoch,
+            clock=clock,
+            device=self.device,
+            flops_per_token=self.flops_per_token,
+            peak_flops=self.peak_flops,
+        )
+        if self.state.skipped_steps:
+            numbers["progress/skipped_steps"] = self.state.skipped_steps
+        self.state.metrics.update(numbers)
+        self.monitors.step(self.state.step, self.plan.total_steps, numbers)
+
+    def _validate(self) -> None:
+        if self.held_out is None:
+            return
+        self.status.update(phase="evaluating")
+        try:
+            loss = validate(self.engine, self.held_out(), self.stop)
+        except StopRequested:
+            return  # the stop is seen by the loop; a resume validates this step first
+        numbers = {}
+        if "loss" in self.config.eval.metrics:
+            numbers["val/loss"] = loss
+        if "perplexity" in self.config.eval.metrics:
+            numbers["val/perplexity"] = perplexity(loss)
+        self.state.metrics.update(numbers)
+        self.monitors.validation(self.state.step, self.plan.total_steps, numbers)
+        if self.samples is not None and not self.stop.requested:
+            self.samples(self.state.step)
+        self.status.update(phase="training")
+
+    def _validate_before_first_step(self) -> None:
+        """At the start on request; after a resume when the stop came before the validation of this step."""
+        if self.state.step == 0:
+            if self.config.eval.on_start:
+                self._validate()
+        elif self._validation_due() and not self.monitors.has_validation(self.state.step):
+            self._validate()
+
+    def _save(self) -> None:
+        self.status.update(phase="saving", step=self.state.step)
+        self.checkpoints.save(self.engine.state(), self.state.progress(self.identity))
+        self.monitors.ledger(self.state.ledger)
+        self.status.update(phase="training")
+
+    def _finish(self) -> str:
+        """The end of the loop, however it came: what must be on disk is on disk when this returns."""
+        ended = self._is_last()
+        stopped = not ended and self.stop.requested
+        wanted = self.state.step > 0 and (self.config.trainer.save_last or stopped)
+        self.status.update(phase="saving", step=self.state.step)
+        if wanted and self.checkpoints.last_saved != self.state.step:
+            self.checkpoints.save_and_wait(self.engine.state(), self.state.progress(self.identity))
+        self.checkpoints.wait()
+        self.monitors.ledger(self.state.ledger)
+        return (self.stop.by or "signal") if stopped else self.plan.ends_by
+
+    def _is_last(self) -> bool:
+        return self.state.step >= self.plan.total_steps
+
+    def _due(self, every: int | None) -> bool:
+        return self._is_last() or bool(every and self.state.step % every == 0)
+
+    def _validation_due(self) -> bool:
+        return self.held_out is not None and self._due(self.config.eval.every_n_steps)
+
+    def _checkpoint_due(self) -> bool:
+        every = self.config.trainer.checkpoint_every_n_steps
+        return bool(every and self.state.step % every == 0)

@@ -1,0 +1,151 @@
+"""Taking the output folder: nobody's work is overwritten or continued without a word.
+
+A folder in which a step was trained needs ``--resume`` or ``--overwrite``. A run that ended before its
+first step left nothing worth a question, so its folder is simply taken over. Only names that a run
+makes are ever removed. A kernel lock keeps two living runs apart and dies with its process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from protolith.errors import ConflictError, NotAllowedError, OutputInUseError
+from protolith.formats import checkpoint_files
+from protolith.formats.rundir import OWN_NAMES, RunDir, from_os_error, read_json, read_metrics
+
+
+@contextmanager
+def claim(run_dir: RunDir, *, resume: bool, overwrite: bool) -> Iterator[list[str]]:
+    """Hold the folder for one living run; yields what was done to it, one sentence each.
+
+    Raises:
+        OutputInUseError: it holds a run and neither word was said, or another process is running in it.
+        NotAllowedError: it cannot be made or written.
+    """
+    _refuse_foreign(run_dir)
+    handle = _lock(run_dir)
+    try:
+        notes: list[str] = []
+        if _holds_work(run_dir):
+            if not resume and not overwrite:
+                raise OutputInUseError(
+                    "the output folder already holds a run" + _describe(run_dir),
+                    where=str(run_dir.root),
+                    hint="say --resume to continue it, --overwrite to remove it, or choose another folder",
+                )
+            if overwrite and not resume:
+                notes.append(f"--overwrite removed the run in {run_dir.root}{_describe(run_dir)}")
+        if not resume:
+            _remove_own(run_dir)
+        run_dir.control_stop.unlink(missing_ok=True)
+        swept = checkpoint_files.sweep(run_dir.checkpoints)
+        if swept:
+            notes.append(f"removed {swept} half-written checkpoint folder(s) of an earlier attempt")
+        yield notes
+    finally:
+        os.close(handle)
+
+
+def is_alive(run_dir: RunDir) -> bool:
+    """Whether a trainer holds this folder now."""
+    try:
+        handle = os.open(run_dir.lock, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def _refuse_foreign(run_dir: RunDir) -> None:
+    """A folder that is no run but holds names that a run would write (a model's folder, say)."""
+    taken = [name for name in OWN_NAMES if (run_dir.root / name).exists()]
+    if taken and not _read_status(run_dir):
+        raise ConflictError(
+            f"the output folder is not a run, and holds {', '.join(taken)}, which a run would write",
+            where=str(run_dir.root),
+            hint="choose another output folder",
+        )
+
+
+def _lock(run_dir: RunDir) -> int:
+    root = run_dir.root
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        handle = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except FileExistsError:
+        raise ConflictError("the output folder is a file", where=str(root)) from None
+    except NotADirectoryError:
+        raise ConflictError("a part of the output path is a file", where=str(root)) from None
+    except OSError as error:
+        typed = from_os_error(error, root)
+        if isinstance(typed, NotAllowedError):
+            typed.message = f"the output folder cannot be written: {error.strerror}"
+        raise typed from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise OutputInUseError(
+            "another run is working in this output folder right now",
+            where=str(root),
+            hint="wait for it, stop it, or choose another folder",
+        ) from None
+    return handle
+
+
+def _holds_work(run_dir: RunDir) -> bool:
+    if any(not folder.problem for folder in checkpoint_files.list_checkpoints(run_dir.checkpoints)):
+        return True
+    return run_dir.model.exists() or bool(read_metrics(run_dir.metrics)) or _last_step(run_dir) > 0
+
+
+def _read_status(run_dir: RunDir) -> dict[str, Any]:
+    try:
+        value = read_json(run_dir.status)
+    except (OSError, json.JSONDecodeError):
+        return {}
+    return value if isinstance(value, dict) and "heartbeat" in value else {}
+
+
+def _last_step(run_dir: RunDir) -> int:
+    return int(_read_status(run_dir).get("step", 0))
+
+
+def _describe(run_dir: RunDir) -> str:
+    complete = [f.step for f in checkpoint_files.list_checkpoints(run_dir.checkpoints) if not f.problem]
+    step = max([_last_step(run_dir), *complete])
+    saved = f", last checkpoint at step {max(complete)}" if complete else ", no checkpoint"
+    return f" (step {step}{saved})"
+
+
+def _remove_own(run_dir: RunDir) -> None:
+    for name in OWN_NAMES:
+        path: Path = run_dir.root / name
+        if path.is_symlink() or path.is_file():
+            path.unlink()
+        elif name == "checkpoints" and path.is_dir():
+            _remove_checkpoints(path)
+        elif path.is_dir():
+            shutil.rmtree(path)
+
+
+def _remove_checkpoints(root: Path) -> None:
+    """Our own checkpoints go, whatever else somebody put beside them stays."""
+    checkpoint_files.sweep(root)
+    for folder in checkpoint_files.list_checkpoints(root):
+        if (folder.path / checkpoint_files.MANIFEST).exists():
+            shutil.rmtree(folder.path)
+    if not any(root.iterdir()):
+        root.rmdir()

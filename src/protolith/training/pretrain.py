@@ -1,0 +1,470 @@
+"""The one place that builds every part of a run.
+
+Comes in: a config (or the arguments of ``pretrain``). Goes out: a ``TrainState``. In order: claim the
+output folder, read the tokenizer, open the data, plan, build the model, come back to a checkpoint,
+train, export. Each resource is entered in one ``ExitStack``; whatever ends the run, the folder says so.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from protolith.config.availability import check_available
+from protolith.config.load import LoadedConfig, config_from_kwargs
+from protolith.config.plan import Plan, make_plan
+from protolith.config.schema import TrainConfig
+from protolith.data.cache import TokenizingStopped
+from protolith.data.ledger import Ledger
+from protolith.data.loader import EvalLoader, StepLoader
+from protolith.data.rows import RowStream
+from protolith.data.tokenizer import TextTokenizer, load_tokenizer
+from protolith.distributed.single import SingleEngine
+from protolith.distributed.world import World, device_name, has_fast_bf16, single_process
+from protolith.errors import NoSpaceError, UsageError
+from protolith.formats.rundir import RunDir, write_json
+from protolith.model.build import BuiltModel, build_model, resolve_model_dir
+from protolith.model.checkpointing import enable_activation_checkpointing
+from protolith.model.export import export_model, write_companions
+from protolith.model.flops import flops_per_token, peak_flops
+from protolith.model.loss import LossModel
+from protolith.training import banner, compiling
+from protolith.training.checkpoint import Checkpoints, load_checkpoint
+from protolith.training.datasets import Datasets, open_datasets
+from protolith.training.identity import run_identity
+from protolith.training.loop import Loop, RunState
+from protolith.training.monitors.all import Monitors
+from protolith.training.monitors.builtin import MetricsFile
+from protolith.training.monitors.console import Console
+from protolith.training.monitors.external import ExternalMonitors
+from protolith.training.optim import build_adamw, parameter_groups
+from protolith.training.output_folder import claim
+from protolith.training.resume import (
+    check_identity,
+    find_checkpoint,
+    parse_consent,
+    points_elsewhere,
+    set_aside_later,
+)
+from protolith.training.samples import Sampler
+from protolith.training.schedule import Schedule
+from protolith.training.status import Status
+from protolith.training.stop import StopFlag, StopRequested
+from protolith.training.space import check_space
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """What a run came to.
+
+    ``step`` and ``global_step`` are optimizer steps done, ``tokens`` trained targets, ``metrics`` the last
+    values by their public names (``metrics["loss"]`` is short for ``metrics["loss/mean"]``), ``stopped_by``
+    one of "steps", "epochs", "tokens", "signal", "user".
+    """
+
+    global_step: int
+    epoch: float
+    tokens: int
+    metrics: dict[str, Any]
+    run_dir: Path
+    stopped_by: str
+
+    @property
+    def step(self) -> int:
+        return self.global_step
+
+    @property
+    def resumable(self) -> bool:
+        return self.stopped_by in ("signal", "user")
+
+
+@dataclass(frozen=True)
+class Request:
+    """How a run is asked for, beside its config."""
+
+    resume: str | None = None
+    overwrite: bool = False
+    accept_changes: tuple[str, ...] = ()
+    stream: TextIO | None = None
+    #: a loaded (model, tokenizer) pair in place of ``config.model.name``
+    loaded: tuple[Any, Any] | None = None
+    spoken: tuple[str, ...] = field(default=())
+
+
+def pretrain(
+    *,
+    config: TrainConfig | LoadedConfig | None = None,
+    model: str | tuple[Any, Any] | None = None,
+    dataset: str | None = None,
+    format: str = "text",
+    num_epochs: int = 1,
+    learning_rate: float = 3e-4,
+    batch_size: int = 4,
+    resume_from: str | int | bool | None = None,
+    output_dir: str | None = None,
+    overwrite: bool = False,
+    accept_changes: Iterable[str] = (),
+    **kwargs: Any,
+) -> TrainState:
+    """Pretrain a language model from scratch, or go on with one.
+
+    Args:
+        config: a full config; other arguments that describe the run are then ignored, with a warning.
+        model: a directory with ``config.json`` and tokenizer, a cached name, or a ``(model, tokenizer)`` pair.
+        dataset: path to the training data.
+        format: "text" (JSONL) or "tokens" (folders of ``.ds`` shards).
+        num_epochs: passes over the data.
+        learning_rate: the peak rate.
+        batch_size: rows per device and micro-batch.
+        resume_from: "latest" (or True), a step, or a checkpoint folder.
+        output_dir: the run directory; default ``output/pretrain``.
+        overwrite: remove the run that is in ``output_dir``.
+        accept_changes: areas that may differ from what is resumed (data, tokenizer, model, batch,
+            schedule, optimizer).
+        **kwargs: more fields of the trainer section.
+
+    Raises:
+        ProtolithError: typed, with a hint; see ``protolith.errors``.
+    """
+    loaded = model if isinstance(model, tuple) else None
+    spoken: list[str] = []
+    if config is not None:
+        given = _given(
+            model=(model, None),
+            dataset=(dataset, None),
+            format=(format, "text"),
+            num_epochs=(num_epochs, 1),
+            learning_rate=(learning_rate, 3e-4),
+            batch_size=(batch_size, 4),
+            output_dir=(output_dir, None),
+        ) + sorted(kwargs)
+        if given:
+            spoken.append(f"config is given, so these arguments are ignored: {', '.join(given)}")
+        resolved = config.config if isinstance(config, LoadedConfig) else config
+        if isinstance(config, LoadedConfig):
+            spoken.extend(config.warnings)
+        if not isinstance(resolved, TrainConfig):
+            raise UsageError(
+                f"config must be a TrainConfig, not {type(config).__name__}",
+                hint="use protolith.TrainConfig.from_file(path)",
+            )
+        loaded = None
+    else:
+        made = config_from_kwargs(
+            model="(loaded)" if loaded else model,
+            dataset=dataset,
+            format=format,
+            num_epochs=num_epochs,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            output_dir=output_dir,
+            **kwargs,
+        )
+        resolved = made.config
+        spoken.extend(made.warnings)
+    resume = "latest" if resume_from is True else (str(resume_from) if resume_from not in (None, False) else None)
+    request = Request(resume, overwrite, tuple(accept_changes), None, loaded, tuple(spoken))
+    return run(resolved, request)
+
+
+def _given(**values: tuple[Any, Any]) -> list[str]:
+    return [name for name, (value, default) in values.items() if value != default]
+
+
+def run(config: TrainConfig, request: Request) -> TrainState:
+    """Run a resolved config here, to its end or to a stop."""
+    check_available(config)
+    consent = parse_consent(request.accept_changes)
+    run_dir = RunDir(Path(config.output.dir).expanduser())
+    continues = request.resume is not None and not points_elsewhere(request.resume, run_dir)
+    quiet = "console" not in config.logging.backends
+    with ExitStack() as stack:
+        console = stack.enter_context(Console(request.stream, quiet=quiet))
+        stop = stack.enter_context(
+            StopFlag(run_dir.control_stop, lambda name: print_stop(request.stream, name))
+        )
+        notes = stack.enter_context(claim(run_dir, resume=continues, overwrite=request.overwrite))
+        attempt = run_dir.last_attempt() + 1
+        status = stack.enter_context(Status(run_dir.status, attempt=attempt))
+        console.log_to(run_dir.attempt_log(attempt, 0))
+        for text in request.spoken:
+            console.warn(text)
+        for text in notes:
+            console.info(text)
+        try:
+            return _Run(config, request, run_dir, console, stop, status, consent).run(stack)
+        except (StopRequested, TokenizingStopped):
+            by = stop.by or "signal"
+            status.update(state="stopped", stopped_by=by)
+            console.info("stopped before the first step; nothing was trained")
+            return TrainState(0, 0.0, 0, {}, run_dir.root, by)
+
+
+def print_stop(stream: TextIO | None, name: str) -> None:
+    print(  # noqa: T201
+        f"{name} received: finishing the step and saving; a second signal ends at once",
+        file=stream or sys.stderr,
+        flush=True,
+    )
+
+
+@dataclass
+class _Run:
+    config: TrainConfig
+    request: Request
+    run_dir: RunDir
+    console: Console
+    stop: StopFlag
+    status: Status
+    consent: frozenset[str]
+
+    def run(self, stack: ExitStack) -> TrainState:
+        config, console = self.config, self.console
+        world = single_process()
+        write_json(self.run_dir.config, config.model_dump(mode="json"))
+        tokenizer = self._tokenizer()
+        built = self._model(tokenizer)
+        datasets = self._datasets(tokenizer, built)
+        plan = self._plan(datasets, built, world)
+        for text in (*plan.warnings, *datasets.warnings):
+            console.warn(text)
+        self.stop.raise_if_requested()
+        engine, compiled = self._engine(built, plan, world)
+        identity = run_identity(
+            config,
+            plan,
+            data=datasets.identity,
+            tokenizer_digest=tokenizer.digest,
+            hf_config=built.hf_config.to_dict(),
+            compiled=compiled,
+        )
+
+        def companions(folder: Path) -> None:
+            write_companions(folder, built.hf_config, tokenizer)
+
+        checkpoints = Checkpoints(
+            self.run_dir.checkpoints,
+            keep_last=config.trainer.keep_last,
+            keep_every=config.trainer.keep_every,
+            background=config.trainer.async_checkpoint,
+            companions=companions,
+            warn=console.warn,
+        )
+        state = self._restore(engine, checkpoints, identity, Ledger())
+        state.ledger.set_skipped(datasets.skipped)
+        external = self._external(state.step)
+        stack.callback(external.close, 10.0)
+        monitors = Monitors(
+            self.run_dir, console, MetricsFile(self.run_dir.metrics, console.warn), external
+        )
+        stream = RowStream(datasets.train, seed=config.data.seed, shuffle=config.data.shuffle)
+        loader = stack.enter_context(
+            StepLoader(
+                stream,
+                micro_batch_rows=plan.batch.micro_batch_rows,
+                accumulation=plan.batch.accumulation,
+                start_row=state.next_row,
+                stop_row=plan.total_rows,
+                num_workers=config.data.num_workers,
+            )
+        )
+        loop = Loop(
+            config=config,
+            plan=plan,
+            engine=engine,
+            schedule=_schedule(config, plan),
+            state=state,
+            identity=identity,
+            held_out=self._held_out(datasets, plan),
+            samples=self._samples(built, tokenizer),
+            checkpoints=checkpoints,
+            monitors=monitors,
+            status=self.status,
+            stop=self.stop,
+            device=world.device,
+            flops_per_token=flops_per_token(built.hf_config, config.data.max_seq_length),
+            peak_flops=peak_flops(world.device, config.trainer.mixed_precision),
+        )
+        stopped_by = loop.run(loader)
+        if stopped_by in ("signal", "user"):
+            self.status.update(state="stopped", stopped_by=stopped_by, step=state.step)
+            console.info(f"stopped by {stopped_by} after step {state.step}; continue with --resume")
+        else:
+            self._export(engine, built, tokenizer)
+            self.status.update(state="completed", phase="done", stopped_by=stopped_by, step=state.step)
+            console.info(f"done: {state.step} steps, {state.tokens:,} tokens; model in {self.run_dir.model}")
+        metrics = dict(state.metrics)
+        if "loss/mean" in metrics:
+            metrics["loss"] = metrics["loss/mean"]
+        epoch = state.next_row / plan.rows_per_epoch
+        return TrainState(state.step, epoch, state.tokens, metrics, self.run_dir.root, stopped_by)
+
+    def _tokenizer(self) -> TextTokenizer:
+        if self.request.loaded is not None:
+            return TextTokenizer.from_transformers(self.request.loaded[1])
+        source = self.config.model.tokenizer or resolve_model_dir(self.config.model.name)
+        tokenizer = load_tokenizer(source, eos_token=self.config.data.eos_token)
+        for note in tokenizer.notes:
+            self.console.info(note)
+        return tokenizer
+
+    def _model(self, tokenizer: TextTokenizer) -> BuiltModel:
+        model = self.config.model
+        built = build_model(
+            model.name if self.request.loaded is None else self.request.loaded[0],
+            init=model.init,
+            overrides=model.overrides,
+            attention=model.attention,
+            seed=self.config.trainer.seed,
+            tokenizer_size=tokenizer.vocab_size,
+            eos_id=tokenizer.eos_id,
+        )
+        self.console.info(banner.init_line(model.init, model.name, built))
+        for note in built.notes:
+            self.console.info(note)
+        return built
+
+    def _datasets(self, tokenizer: TextTokenizer, built: BuiltModel) -> Datasets:
+        self.status.update(phase="tokenizing")
+        datasets = open_datasets(
+            self.config,
+            tokenizer,
+            vocab_size=built.hf_config.vocab_size,
+            working=self.console.working,
+            should_stop=lambda: self.stop.requested,
+        )
+        self.status.update(phase="starting")
+        for note in datasets.notes:
+            self.console.info(note)
+        return datasets
+
+    def _plan(self, datasets: Datasets, built: BuiltModel, world: World) -> Plan:
+        held_out = datasets.held_out
+        plan = make_plan(
+            self.config,
+            world_size=world.size,
+            num_rows=datasets.train.num_rows,
+            num_targets=datasets.train.num_targets,
+            num_parameters=built.num_parameters,
+            num_eval_rows=held_out.num_rows if held_out else 0,
+        )
+        write_json(self.run_dir.plan, plan.to_dict())
+        self.status.note(total=plan.total_steps)
+        warning = check_space(self.run_dir.root, plan)
+        if warning:
+            self.console.warn(warning)
+        return plan
+
+    def _engine(self, built: BuiltModel, plan: Plan, world: World) -> tuple[SingleEngine, bool]:
+        config, trainer = self.config, self.config.trainer
+        module = built.module.to(world.device)
+        module.train()
+        enable_activation_checkpointing(module, config.model.activation_checkpointing)
+        groups = parameter_groups(module)
+        optimizer = build_adamw(
+            groups,
+            learning_rate=trainer.learning_rate,
+            betas=trainer.betas,
+            eps=trainer.eps,
+            weight_decay=trainer.weight_decay,
+        )
+        flops = flops_per_token(built.hf_config, config.data.max_seq_length)
+        total_tokens = plan.total_rows * config.data.max_seq_length
+        wanted, why = compiling.decide(
+            config.model.compile, planned_flops=flops * total_tokens, device=world.device
+        )
+        loss: torch.nn.Module = LossModel(module)
+        if wanted:
+            loss = compiling.compiled(loss, self.console.warn)
+        if trainer.mixed_precision == "bf16" and not has_fast_bf16(world.device):
+            self.console.warn("bf16 is emulated on this device and slower than fp32; set mixed_precision: fp32")
+        for line in banner.lines(config, plan, built, groups, device_name(world.device), why):
+            self.console.info(line)
+        engine = SingleEngine(
+            module,
+            loss,
+            optimizer,
+            device=world.device,
+            precision=trainer.mixed_precision,
+            max_grad_norm=trainer.max_grad_norm,
+        )
+        torch.manual_seed(trainer.seed)
+        return engine, wanted
+
+    def _restore(
+        self, engine: SingleEngine, checkpoints: Checkpoints, identity: dict[str, Any], ledger: Ledger
+    ) -> RunState:
+        """The state to go on from; a fresh one when there is nothing to come back to."""
+        resume = self.request.resume
+        if resume is None:
+            return RunState(ledger)
+        folder = find_checkpoint(self.run_dir, resume, self.console.warn)
+        if folder is None:
+            self.console.info("nothing to resume: no complete checkpoint yet, starting at step 1")
+            return RunState(ledger)
+        engine_state, progress = load_checkpoint(folder)
+        for line in check_identity(progress.identity, identity, accepted=self.consent, where=str(folder)):
+            self.console.warn(f"accepted change: {line}")
+        engine.load_state(engine_state)
+        if folder.parent.resolve() == self.run_dir.checkpoints.resolve():
+            for note in set_aside_later(self.run_dir, progress.step):
+                self.console.info(note)
+            checkpoints.last_saved = progress.step
+        self.console.info(f"resumed from {folder.name}: step {progress.step}, {progress.tokens:,} tokens")
+        return RunState(
+            Ledger.from_dict(progress.ledger),
+            step=progress.step,
+            next_row=progress.next_row,
+            tokens=progress.tokens,
+            skipped_steps=progress.skipped_steps,
+        )
+
+    def _external(self, step: int) -> ExternalMonitors:
+        logging = self.config.logging
+        return ExternalMonitors(
+            [name for name in logging.backends if name != "console"],
+            self.run_dir,
+            project=logging.project,
+            run_name=logging.run_name,
+            config_dict=self.config.model_dump(mode="json"),
+            resume_step=step or None,
+            warn=self.console.warn,
+        )
+
+    def _held_out(self, datasets: Datasets, plan: Plan) -> Any:
+        source = datasets.held_out
+        if source is None:
+            return None
+        rows = self.config.eval.batch_size or plan.batch.micro_batch_rows
+        return lambda: EvalLoader(source, batch_rows=rows, max_batches=self.config.eval.max_batches)
+
+    def _samples(self, built: BuiltModel, tokenizer: TextTokenizer) -> Sampler | None:
+        prompts = self.config.eval.sample_prompts
+        if not prompts:
+            return None
+        return Sampler(built.module, tokenizer, tuple(prompts), self.run_dir.monitors, self.console.info)
+
+    def _export(self, engine: SingleEngine, built: BuiltModel, tokenizer: TextTokenizer) -> None:
+        self.status.update(phase="exporting")
+        try:
+            export_model(engine.full_weights(), built.hf_config, tokenizer, self.run_dir.model)
+        except NoSpaceError as error:
+            error.hint = "the last checkpoint is complete: free space and run `protolith export` on it"
+            raise
+
+
+def _schedule(config: TrainConfig, plan: Plan) -> Schedule:
+    return Schedule(
+        name=config.trainer.scheduler,
+        peak=config.trainer.learning_rate,
+        total_steps=plan.total_steps,
+        warmup_steps=plan.warmup_steps,
+        decay_steps=plan.decay_steps,
+        min_ratio=config.trainer.min_lr_ratio,
+    )

@@ -1,0 +1,134 @@
+"""Coming back: from which checkpoint, and whether it is still the same run.
+
+A run's *identity* is what its numbers depend on, by area: data, tokenizer, model, batch, schedule,
+optimizer. It is saved with each checkpoint; a difference is shown and needs consent by the area's name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from protolith.data.identity import diff_identity
+from protolith.errors import NotFoundError, ResumeMismatchError, UsageError
+from protolith.formats import checkpoint_files
+from protolith.formats.rundir import RunDir, is_run_dir
+from protolith.training.checkpoint import named_checkpoint, newest_checkpoint
+
+AREAS = ("data", "tokenizer", "model", "batch", "schedule", "optimizer")
+_MEANING = {
+    "data": "the run goes on at the same row number of the changed data",
+    "tokenizer": "the same ids may now mean other text",
+    "model": "weights are loaded where names and shapes agree exactly, otherwise the run is refused",
+    "batch": "the run goes on at the same row with the new batch",
+    "schedule": "the rate follows the new schedule from the next step on",
+    "optimizer": "the new settings apply from the next step on",
+}
+
+
+def points_elsewhere(resume: str | None, run_dir: RunDir) -> bool:
+    """Whether ``resume`` names a checkpoint outside this run's own folder."""
+    if resume is None or resume == "latest" or resume.isdigit():
+        return False
+    return run_dir.root.resolve() not in [Path(resume).resolve(), *Path(resume).resolve().parents]
+
+
+def find_checkpoint(run_dir: RunDir, resume: str, warn: Callable[[str], None]) -> Path | None:
+    """The folder that ``--resume [latest|STEP|DIR]`` means; None when a run has no checkpoint yet.
+
+    Raises:
+        NotFoundError: a step or folder was named that does not exist.
+        CheckpointError: it exists and is not complete.
+    """
+    if resume == "latest":
+        return newest_checkpoint(run_dir.checkpoints, warn)
+    if resume.isdigit():
+        return named_checkpoint(run_dir.checkpoints, int(resume))
+    path = Path(resume).expanduser()
+    if not path.is_dir():
+        raise NotFoundError(
+            f"nothing to resume at {resume}", hint="give latest, a step number, or a checkpoint folder"
+        )
+    if is_run_dir(path):
+        found = newest_checkpoint(RunDir(path).checkpoints, warn)
+        if found is None:
+            raise NotFoundError("this run has no complete checkpoint", where=resume)
+        return found
+    match = re.fullmatch(r"step_(\d+)", path.resolve().name)
+    if match is None:
+        raise NotFoundError("not a checkpoint folder (step_<N>)", where=resume)
+    return named_checkpoint(path.resolve().parent, int(match.group(1)))
+
+
+def set_aside_later(run_dir: RunDir, step: int) -> list[str]:
+    """Going back to ``step`` on purpose: checkpoints above it belong to a future that is given up.
+    They are renamed, not removed."""
+    notes = []
+    for folder in checkpoint_files.list_checkpoints(run_dir.checkpoints):
+        if folder.step > step:
+            target, number = folder.path.with_name(f"{folder.path.name}.superseded"), 1
+            while target.exists():
+                number += 1
+                target = folder.path.with_name(f"{folder.path.name}.superseded{number}")
+            folder.path.rename(target)
+            notes.append(f"{folder.path.name} lies after step {step}: renamed to {target.name}")
+    return notes
+
+
+def parse_consent(areas: Iterable[str]) -> frozenset[str]:
+    given = frozenset(areas)
+    unknown = sorted(given - set(AREAS))
+    if unknown:
+        raise UsageError(
+            f"unknown area to accept: {', '.join(unknown)}", hint=f"areas are {', '.join(AREAS)}"
+        )
+    return given
+
+
+def check_identity(
+    saved: dict[str, Any], now: dict[str, Any], *, accepted: frozenset[str], where: str
+) -> list[str]:
+    """Compare; returns the differences that were accepted, one line each.
+
+    Raises:
+        ResumeMismatchError: a difference in an area that nobody accepted.
+    """
+    lines: list[str] = []
+    refused: list[str] = []
+    for area in AREAS:
+        found = _differences(area, saved.get(area), now.get(area))
+        lines += [f"{area}: {line}" for line in found]
+        if found and area not in accepted:
+            refused.append(area)
+    if refused:
+        shown = lines[:20] + ([f"... and {len(lines) - 20} more"] if len(lines) > 20 else [])
+        raise ResumeMismatchError(
+            "what is resumed differs from what was saved:\n  " + "\n  ".join(shown),
+            where=where,
+            hint=f"put it back, or accept it with --accept-changes {','.join(refused)}: "
+            + "; ".join(_MEANING[area] for area in refused),
+            differences=tuple(lines),
+        )
+    return lines
+
+
+def _differences(area: str, saved: Any, now: Any) -> list[str]:
+    if saved == now:
+        return []
+    if area == "data" and isinstance(saved, dict) and isinstance(now, dict):
+        rest = {k: v for k, v in saved.items() if k != "shards"}, {k: v for k, v in now.items() if k != "shards"}
+        shards = diff_identity(saved.get("shards", []), now.get("shards", []))
+        return shards + _flat_differences("", *rest)
+    return _flat_differences("", saved, now)
+
+
+def _flat_differences(prefix: str, saved: Any, now: Any) -> list[str]:
+    if isinstance(saved, dict) and isinstance(now, dict):
+        lines = []
+        for key in sorted(set(saved) | set(now), key=str):
+            name = f"{prefix}.{key}" if prefix else str(key)
+            lines += _flat_differences(name, saved.get(key), now.get(key))
+        return lines
+    return [] if saved == now else [f"{prefix or 'value'} was {saved!r}, is {now!r}"]

@@ -1,0 +1,37 @@
+"""One optimizer step over one global batch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from protolith.data.loader import StepBatches
+from protolith.distributed.engine import Engine
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """loss: mean over the targets of the whole global batch. grad_norm: before clipping."""
+
+    loss: float
+    grad_norm: float
+    applied: bool
+    scale_overflow: bool
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
+
+
+def optimizer_step(engine: Engine, batches: StepBatches, learning_rate: float) -> StepResult:
+    """Gradients of all micro-batches, weighted by their targets, then one update.
+
+    A loss or gradient that is not finite leaves weights and moments untouched.
+    """
+    num_targets = max(batches.num_targets, 1)
+    loss_sum = 0.0
+    for batch in batches.micro_batches:
+        loss_sum += engine.forward_backward(batch.inputs, batch.targets, num_targets)
+    loss = loss_sum / num_targets
+    outcome = engine.step(learning_rate, apply=math.isfinite(loss))
+    return StepResult(loss, outcome.grad_norm, outcome.applied, outcome.scale_overflow)

@@ -1,0 +1,75 @@
+"""Being asked to stop: SIGTERM, Ctrl-C, or a file named ``control/stop`` in the run directory.
+
+The first request sets a flag that every phase looks at between pieces of its work: the loop finishes
+its step and saves, an evaluation or a tokenization is left, a save is completed. A second signal ends
+the process at once: what is on disk is whole by construction.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from protolith.errors import EXIT_INTERRUPTED
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_LOOK_EVERY_S = 0.5
+
+
+class StopRequested(Exception):  # noqa: N818 - not an error
+    """Raised to leave a phase that has nothing of its own to save."""
+
+
+class StopFlag:
+    """Whether somebody asked this run to stop, and who: "signal" or "user" (control/stop).
+
+    A context manager: signal handlers are set on entry (main thread only) and given back on exit.
+    ``on_first`` is called once, from the handler, to tell the person that it was heard.
+    """
+
+    def __init__(self, control_stop: Path | None = None, on_first: Callable[[str], None] | None = None) -> None:
+        self.by: str | None = None
+        self.control_stop = control_stop
+        self._on_first = on_first
+        self._old: dict[int, Any] = {}
+        self._next_look = 0.0
+
+    def __enter__(self) -> StopFlag:
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                self._old[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    @property
+    def requested(self) -> bool:
+        """Cheap enough to ask between any two pieces of work."""
+        if self.by is None and self.control_stop is not None:
+            now = time.monotonic()
+            if now >= self._next_look:
+                self._next_look = now + _LOOK_EVERY_S
+                if self.control_stop.exists():
+                    self.by = "user"
+        return self.by is not None
+
+    def raise_if_requested(self) -> None:
+        if self.requested:
+            raise StopRequested
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.by is not None:
+            os._exit(EXIT_INTERRUPTED)
+        self.by = "signal"
+        if self._on_first:
+            self._on_first(signal.Signals(number).name)

@@ -1,0 +1,27 @@
+"""Shared by all tests: no network, one thread of arithmetic, and no silent skips where that is asked."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path_factory, monkeypatch):
+    """Caches and client config of a test never touch those of the person running it."""
+    monkeypatch.setenv("PROTOLITH_HOME", str(tmp_path_factory.mktemp("home")))
+
+
+def pytest_sessionfinish(session, exitstatus):
+    """With PROTOLITH_TESTS_NO_SKIP a skipped test fails the run, so that a missing service is noticed."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("PROTOLITH_TESTS_NO_SKIP") and reporter and exitstatus == 0:
+        skipped = len(reporter.stats.get("skipped", []))
+        if skipped:
+            reporter.write_line(f"{skipped} skipped test(s), and PROTOLITH_TESTS_NO_SKIP is set: failing")
+            session.exitstatus = 1

@@ -15,11 +15,12 @@ from protolith.version import __version__
 if TYPE_CHECKING:
     from protolith.config.schema import TrainConfig
     from protolith.errors import ProtolithError
-    from protolith.training.pretrain import TrainState, pretrain
+    from protolith.training.api import pretrain
+    from protolith.training.request import TrainState
 
 _PLACES = {
-    "pretrain": "protolith.training.pretrain",
-    "TrainState": "protolith.training.pretrain",
+    "pretrain": "protolith.training.api",
+    "TrainState": "protolith.training.request",
     "TrainConfig": "protolith.config.schema",
     "ProtolithError": "protolith.errors",
 }

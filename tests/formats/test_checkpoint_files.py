@@ -63,7 +63,12 @@ def test_listing_is_by_number_and_ignores_foreign_names(tmp_path):
     (tmp_path / "step_6").write_text("a file")
     (tmp_path / "step_999").mkdir()
     found = files.list_checkpoints(tmp_path)
-    assert [(f.step, bool(f.problem)) for f in found] == [(8, False), (900, False), (999, True), (1000, False)]
+    assert [(f.step, bool(f.problem)) for f in found] == [
+        (8, False),
+        (900, False),
+        (999, True),
+        (1000, False),
+    ]
 
 
 def test_retention_keeps_the_highest_whatever_the_clock_says(tmp_path):

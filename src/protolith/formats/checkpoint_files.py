@@ -108,9 +108,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise CheckpointError("it has no manifest.json", where=str(path)) from None
     except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"its manifest.json cannot be read: {error}", where=str(path)
-        ) from error
+        raise CheckpointError(f"its manifest.json cannot be read: {error}", where=str(path)) from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise CheckpointError("its manifest.json is not a manifest", where=str(path))
     if manifest.get("format") != FORMAT_VERSION:

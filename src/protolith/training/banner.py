@@ -9,16 +9,23 @@ from protolith.training.optim import ParameterGroups
 from protolith.units import format_bytes
 
 
-def init_line(init: str, name: str, built: BuiltModel) -> str:
+def init_line(built: BuiltModel, name: str) -> str:
     """The first line of every run's log."""
     kind = type(built.module).__name__
-    if init == "scratch":
+    if built.init == "scratch":
         return f"init: scratch ({kind} from the config of {name}; no weights are read)"
+    if built.init == "loaded":
+        return f"init: loaded ({kind}, the loaded object with the weights it has)"
     return f"init: pretrained ({kind}, weights of {name})"
 
 
 def lines(
-    config: TrainConfig, plan: Plan, built: BuiltModel, groups: ParameterGroups, device: str, compile_line: str
+    config: TrainConfig,
+    plan: Plan,
+    built: BuiltModel,
+    groups: ParameterGroups,
+    device: str,
+    compile_line: str,
 ) -> list[str]:
     trainer, batch = config.trainer, plan.batch
     return [

@@ -57,7 +57,9 @@ def open_datasets(
     skipped: dict[str, int] = {}
     held_out_dirs: Sequence[str] = data.eval_path or ()
     if data.format == "text":
-        corpus = _tokenized(data.path, config, tokenizer, data.eval_split, working, should_stop, notes, skipped)
+        corpus = _tokenized(
+            data.path, config, tokenizer, data.eval_split, working, should_stop, notes, skipped
+        )
         train_dirs: Sequence[str] = [str(corpus.train_dir)]
         if corpus.eval_dir is not None:
             held_out_dirs = [str(corpus.eval_dir)]
@@ -69,14 +71,18 @@ def open_datasets(
             held_out_dirs = [str(held.train_dir)]
     else:
         train_dirs = data.path
-    train_pool = _pool(train_dirs, notes)
-    train = _rows(train_pool, config)
+    train_pool = _pool(train_dirs, vocab_size, notes)
     _check(train_pool, tokenizer, vocab_size, warnings)
+    train = _rows(train_pool, config)
+    notes.extend(train.notes)
+    for reason, count in train.skipped.items():
+        skipped[reason] = skipped.get(reason, 0) + count
     held_out = None
     if held_out_dirs:
-        held_pool = _pool(held_out_dirs, notes)
+        held_pool = _pool(held_out_dirs, vocab_size, notes)
         _check(held_pool, tokenizer, vocab_size, warnings, train_pool)
         held_out = _rows(held_pool, config, what="validation data")
+        notes.extend(f"validation data: {note}" for note in held_out.notes)
     return Datasets(
         train=train,
         held_out=held_out,
@@ -120,9 +126,8 @@ def _tokenized(
         tokenizer,
         text_field=config.data.text_field,
         eval_split=eval_split,
-        seed=config.data.seed,
         cache_root=cache_root(),
-        num_workers=max(1, min(os.cpu_count() or 1, 16)),
+        num_workers=None,
         on_progress=on_progress,
         should_stop=should_stop,
     )
@@ -132,10 +137,10 @@ def _tokenized(
     return corpus
 
 
-def _pool(folders: Sequence[str], notes: list[str]) -> TokenPool:
+def _pool(folders: Sequence[str], vocab_size: int, notes: list[str]) -> TokenPool:
     shards, found_notes = find_shards(folders)
     notes.extend(found_notes)
-    return TokenPool.open(shards)
+    return TokenPool.open(shards, vocab_size=vocab_size)
 
 
 def _rows(pool: TokenPool, config: TrainConfig, what: str = "training data") -> RowSource:
@@ -155,7 +160,12 @@ def _check(
     train_pool: TokenPool | None = None,
 ) -> None:
     report = quick_check(
-        pool, eos_id=tokenizer.eos_id, tokenizer_name=tokenizer.name, vocab_size=vocab_size
+        pool,
+        eos_id=tokenizer.eos_id,
+        tokenizer_name=tokenizer.name,
+        vocab_size=vocab_size,
+        tokenizer_size=tokenizer.vocab_size,
+        training=train_pool,
     )
     warnings.extend(report.warnings)
     if report.errors:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from protolith.config.plan import Plan
 from protolith.config.schema import TrainConfig
+from protolith.formats.rundir import jsonable
 
 #: Keys of a Hugging Face config that say nothing about the numbers.
-_NOT_THE_MODEL = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "architectures"}
+_NOT_THE_MODEL = {
+    "_name_or_path",
+    "architectures",
+    "dtype",
+    "id2label",
+    "label2id",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+}
 
 
 def run_identity(
@@ -18,10 +29,10 @@ def run_identity(
     data: dict[str, Any],
     tokenizer_digest: str,
     hf_config: dict[str, Any],
-    compiled: bool,
 ) -> dict[str, Any]:
+    """JSON types only, so that what was saved and what is now compare as equals."""
     trainer = config.trainer
-    return {
+    identity = {
         "data": data,
         "tokenizer": {"digest": tokenizer_digest},
         "model": {key: value for key, value in hf_config.items() if key not in _NOT_THE_MODEL},
@@ -44,3 +55,4 @@ def run_identity(
             "seed": trainer.seed,
         },
     }
+    return json.loads(json.dumps(jsonable(identity)))  # type: ignore[no-any-return]

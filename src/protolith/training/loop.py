@@ -120,7 +120,9 @@ class Loop:
         what = f"loss {result.loss}, gradient norm {result.grad_norm} at step {step}"
         rows = f"rows {self.state.next_row} to {batch.next_row - 1}"
         if result.scale_overflow and self.overflows < _MAX_OVERFLOWS_IN_A_ROW:
-            self.monitors.warn("fp16: the loss scale was too high; the update is skipped and the scale lowered")
+            self.monitors.warn(
+                "fp16: the loss scale was too high; the update is skipped and the scale lowered"
+            )
             return
         if self.config.trainer.on_nonfinite == "skip" and not result.scale_overflow:
             self.monitors.warn(f"{what} ({rows}): the update is skipped (on_nonfinite: skip)")
@@ -161,13 +163,10 @@ class Loop:
             loss = validate(self.engine, self.held_out(), self.stop)
         except StopRequested:
             return  # the stop is seen by the loop; a resume validates this step first
-        numbers = {}
-        if "loss" in self.config.eval.metrics:
-            numbers["val/loss"] = loss
-        if "perplexity" in self.config.eval.metrics:
-            numbers["val/perplexity"] = perplexity(loss)
+        numbers = {"val/loss": loss, "val/perplexity": perplexity(loss)}
+        shown = [f"val/{name}" for name in self.config.eval.metrics]
         self.state.metrics.update(numbers)
-        self.monitors.validation(self.state.step, self.plan.total_steps, numbers)
+        self.monitors.validation(self.state.step, self.plan.total_steps, numbers, shown)
         if self.samples is not None and not self.stop.requested:
             self.samples(self.state.step)
         self.status.update(phase="training")

@@ -1,6 +1,6 @@
 """The one place that builds every part of a run.
 
-Comes in: a config (or the arguments of ``pretrain``). Goes out: a ``TrainState``. In order: claim the
+Comes in: a config and a ``Request``. Goes out: a ``TrainState``. In order: claim the
 output folder, read the tokenizer, open the data, plan, build the model, come back to a checkpoint,
 train, export. Each resource is entered in one ``ExitStack``; whatever ends the run, the folder says so.
 """
@@ -8,17 +8,16 @@ train, export. Each resource is entered in one ``ExitStack``; whatever ends the 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 import torch
 
 from protolith.config.availability import check_available
-from protolith.config.load import LoadedConfig, config_from_kwargs
-from protolith.config.plan import Plan, make_plan
+from protolith.config.load import LoadedConfig
+from protolith.config.plan import ModelShape, Plan, make_plan
 from protolith.config.schema import TrainConfig
 from protolith.data.cache import TokenizingStopped
 from protolith.data.ledger import Ledger
@@ -27,12 +26,12 @@ from protolith.data.rows import RowStream
 from protolith.data.tokenizer import TextTokenizer, load_tokenizer
 from protolith.distributed.single import SingleEngine
 from protolith.distributed.world import World, device_name, has_fast_bf16, single_process
-from protolith.errors import NoSpaceError, UsageError
+from protolith.errors import NoSpaceError
 from protolith.formats.rundir import RunDir, write_json
 from protolith.model.build import BuiltModel, build_model, resolve_model_dir
 from protolith.model.checkpointing import enable_activation_checkpointing
 from protolith.model.export import export_model, write_companions
-from protolith.model.flops import flops_per_token, peak_flops
+from protolith.model.flops import peak_flops
 from protolith.model.loss import LossModel
 from protolith.training import banner, compiling
 from protolith.training.checkpoint import Checkpoints, load_checkpoint
@@ -45,6 +44,7 @@ from protolith.training.monitors.console import Console
 from protolith.training.monitors.external import ExternalMonitors
 from protolith.training.optim import build_adamw, parameter_groups
 from protolith.training.output_folder import claim
+from protolith.training.request import Request, TrainState
 from protolith.training.resume import (
     check_identity,
     find_checkpoint,
@@ -54,132 +54,16 @@ from protolith.training.resume import (
 )
 from protolith.training.samples import Sampler
 from protolith.training.schedule import Schedule
+from protolith.training.space import check_space
 from protolith.training.status import Status
 from protolith.training.stop import StopFlag, StopRequested
-from protolith.training.space import check_space
 
 
-@dataclass(frozen=True)
-class TrainState:
-    """What a run came to.
-
-    ``step`` and ``global_step`` are optimizer steps done, ``tokens`` trained targets, ``metrics`` the last
-    values by their public names (``metrics["loss"]`` is short for ``metrics["loss/mean"]``), ``stopped_by``
-    one of "steps", "epochs", "tokens", "signal", "user".
-    """
-
-    global_step: int
-    epoch: float
-    tokens: int
-    metrics: dict[str, Any]
-    run_dir: Path
-    stopped_by: str
-
-    @property
-    def step(self) -> int:
-        return self.global_step
-
-    @property
-    def resumable(self) -> bool:
-        return self.stopped_by in ("signal", "user")
-
-
-@dataclass(frozen=True)
-class Request:
-    """How a run is asked for, beside its config."""
-
-    resume: str | None = None
-    overwrite: bool = False
-    accept_changes: tuple[str, ...] = ()
-    stream: TextIO | None = None
-    #: a loaded (model, tokenizer) pair in place of ``config.model.name``
-    loaded: tuple[Any, Any] | None = None
-    spoken: tuple[str, ...] = field(default=())
-
-
-def pretrain(
-    *,
-    config: TrainConfig | LoadedConfig | None = None,
-    model: str | tuple[Any, Any] | None = None,
-    dataset: str | None = None,
-    format: str = "text",
-    num_epochs: int = 1,
-    learning_rate: float = 3e-4,
-    batch_size: int = 4,
-    resume_from: str | int | bool | None = None,
-    output_dir: str | None = None,
-    overwrite: bool = False,
-    accept_changes: Iterable[str] = (),
-    **kwargs: Any,
-) -> TrainState:
-    """Pretrain a language model from scratch, or go on with one.
-
-    Args:
-        config: a full config; other arguments that describe the run are then ignored, with a warning.
-        model: a directory with ``config.json`` and tokenizer, a cached name, or a ``(model, tokenizer)`` pair.
-        dataset: path to the training data.
-        format: "text" (JSONL) or "tokens" (folders of ``.ds`` shards).
-        num_epochs: passes over the data.
-        learning_rate: the peak rate.
-        batch_size: rows per device and micro-batch.
-        resume_from: "latest" (or True), a step, or a checkpoint folder.
-        output_dir: the run directory; default ``output/pretrain``.
-        overwrite: remove the run that is in ``output_dir``.
-        accept_changes: areas that may differ from what is resumed (data, tokenizer, model, batch,
-            schedule, optimizer).
-        **kwargs: more fields of the trainer section.
-
-    Raises:
-        ProtolithError: typed, with a hint; see ``protolith.errors``.
-    """
-    loaded = model if isinstance(model, tuple) else None
-    spoken: list[str] = []
-    if config is not None:
-        given = _given(
-            model=(model, None),
-            dataset=(dataset, None),
-            format=(format, "text"),
-            num_epochs=(num_epochs, 1),
-            learning_rate=(learning_rate, 3e-4),
-            batch_size=(batch_size, 4),
-            output_dir=(output_dir, None),
-        ) + sorted(kwargs)
-        if given:
-            spoken.append(f"config is given, so these arguments are ignored: {', '.join(given)}")
-        resolved = config.config if isinstance(config, LoadedConfig) else config
-        if isinstance(config, LoadedConfig):
-            spoken.extend(config.warnings)
-        if not isinstance(resolved, TrainConfig):
-            raise UsageError(
-                f"config must be a TrainConfig, not {type(config).__name__}",
-                hint="use protolith.TrainConfig.from_file(path)",
-            )
-        loaded = None
-    else:
-        made = config_from_kwargs(
-            model="(loaded)" if loaded else model,
-            dataset=dataset,
-            format=format,
-            num_epochs=num_epochs,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            output_dir=output_dir,
-            **kwargs,
-        )
-        resolved = made.config
-        spoken.extend(made.warnings)
-    resume = "latest" if resume_from is True else (str(resume_from) if resume_from not in (None, False) else None)
-    request = Request(resume, overwrite, tuple(accept_changes), None, loaded, tuple(spoken))
-    return run(resolved, request)
-
-
-def _given(**values: tuple[Any, Any]) -> list[str]:
-    return [name for name, (value, default) in values.items() if value != default]
-
-
-def run(config: TrainConfig, request: Request) -> TrainState:
-    """Run a resolved config here, to its end or to a stop."""
-    check_available(config)
+def run(given: TrainConfig | LoadedConfig, request: Request) -> TrainState:
+    """Run a config here, to its end or to a stop. A ``LoadedConfig`` brings the names and lines of its file."""
+    check_available(given)
+    config = given.config if isinstance(given, LoadedConfig) else given
+    spoken = (*request.spoken, *(given.warnings if isinstance(given, LoadedConfig) else ()))
     consent = parse_consent(request.accept_changes)
     run_dir = RunDir(Path(config.output.dir).expanduser())
     continues = request.resume is not None and not points_elsewhere(request.resume, run_dir)
@@ -193,7 +77,7 @@ def run(config: TrainConfig, request: Request) -> TrainState:
         attempt = run_dir.last_attempt() + 1
         status = stack.enter_context(Status(run_dir.status, attempt=attempt))
         console.log_to(run_dir.attempt_log(attempt, 0))
-        for text in request.spoken:
+        for text in spoken:
             console.warn(text)
         for text in notes:
             console.info(text)
@@ -207,7 +91,7 @@ def run(config: TrainConfig, request: Request) -> TrainState:
 
 
 def print_stop(stream: TextIO | None, name: str) -> None:
-    print(  # noqa: T201
+    print(
         f"{name} received: finishing the step and saving; a second signal ends at once",
         file=stream or sys.stderr,
         flush=True,
@@ -229,20 +113,19 @@ class _Run:
         world = single_process()
         write_json(self.run_dir.config, config.model_dump(mode="json"))
         tokenizer = self._tokenizer()
-        built = self._model(tokenizer)
+        built = self._model(tokenizer, world)
         datasets = self._datasets(tokenizer, built)
         plan = self._plan(datasets, built, world)
         for text in (*plan.warnings, *datasets.warnings):
             console.warn(text)
         self.stop.raise_if_requested()
-        engine, compiled = self._engine(built, plan, world)
+        engine = self._engine(built, plan, world)
         identity = run_identity(
             config,
             plan,
             data=datasets.identity,
             tokenizer_digest=tokenizer.digest,
             hf_config=built.hf_config.to_dict(),
-            compiled=compiled,
         )
 
         def companions(folder: Path) -> None:
@@ -260,9 +143,7 @@ class _Run:
         state.ledger.set_skipped(datasets.skipped)
         external = self._external(state.step)
         stack.callback(external.close, 10.0)
-        monitors = Monitors(
-            self.run_dir, console, MetricsFile(self.run_dir.metrics, console.warn), external
-        )
+        monitors = Monitors(self.run_dir, console, MetricsFile(self.run_dir.metrics, console.warn), external)
         stream = RowStream(datasets.train, seed=config.data.seed, shuffle=config.data.shuffle)
         loader = stack.enter_context(
             StepLoader(
@@ -288,7 +169,7 @@ class _Run:
             status=self.status,
             stop=self.stop,
             device=world.device,
-            flops_per_token=flops_per_token(built.hf_config, config.data.max_seq_length),
+            flops_per_token=built.flops_per_token(config.data.max_seq_length),
             peak_flops=peak_flops(world.device, config.trainer.mixed_precision),
         )
         stopped_by = loop.run(loader)
@@ -314,7 +195,7 @@ class _Run:
             self.console.info(note)
         return tokenizer
 
-    def _model(self, tokenizer: TextTokenizer) -> BuiltModel:
+    def _model(self, tokenizer: TextTokenizer, world: World) -> BuiltModel:
         model = self.config.model
         built = build_model(
             model.name if self.request.loaded is None else self.request.loaded[0],
@@ -324,8 +205,10 @@ class _Run:
             seed=self.config.trainer.seed,
             tokenizer_size=tokenizer.vocab_size,
             eos_id=tokenizer.eos_id,
+            device=world.device,
+            precision=self.config.trainer.mixed_precision,
         )
-        self.console.info(banner.init_line(model.init, model.name, built))
+        self.console.info(banner.init_line(built, model.name))
         for note in built.notes:
             self.console.info(note)
         return built
@@ -353,6 +236,7 @@ class _Run:
             num_targets=datasets.train.num_targets,
             num_parameters=built.num_parameters,
             num_eval_rows=held_out.num_rows if held_out else 0,
+            shape=model_shape(built),
         )
         write_json(self.run_dir.plan, plan.to_dict())
         self.status.note(total=plan.total_steps)
@@ -361,7 +245,7 @@ class _Run:
             self.console.warn(warning)
         return plan
 
-    def _engine(self, built: BuiltModel, plan: Plan, world: World) -> tuple[SingleEngine, bool]:
+    def _engine(self, built: BuiltModel, plan: Plan, world: World) -> SingleEngine:
         config, trainer = self.config, self.config.trainer
         module = built.module.to(world.device)
         module.train()
@@ -374,16 +258,17 @@ class _Run:
             eps=trainer.eps,
             weight_decay=trainer.weight_decay,
         )
-        flops = flops_per_token(built.hf_config, config.data.max_seq_length)
-        total_tokens = plan.total_rows * config.data.max_seq_length
-        wanted, why = compiling.decide(
-            config.model.compile, planned_flops=flops * total_tokens, device=world.device
-        )
+        flops = built.flops_per_token(config.data.max_seq_length) * plan.total_tokens
+        wanted, why = compiling.decide(config.model.compile, planned_flops=flops, device=world.device)
         loss: torch.nn.Module = LossModel(module)
+        for note in loss.notes:
+            self.console.info(str(note))
         if wanted:
             loss = compiling.compiled(loss, self.console.warn)
         if trainer.mixed_precision == "bf16" and not has_fast_bf16(world.device):
-            self.console.warn("bf16 is emulated on this device and slower than fp32; set mixed_precision: fp32")
+            self.console.warn(
+                "bf16 is emulated on this device and slower than fp32; set mixed_precision: fp32"
+            )
         for line in banner.lines(config, plan, built, groups, device_name(world.device), why):
             self.console.info(line)
         engine = SingleEngine(
@@ -395,7 +280,7 @@ class _Run:
             max_grad_norm=trainer.max_grad_norm,
         )
         torch.manual_seed(trainer.seed)
-        return engine, wanted
+        return engine
 
     def _restore(
         self, engine: SingleEngine, checkpoints: Checkpoints, identity: dict[str, Any], ledger: Ledger
@@ -457,6 +342,17 @@ class _Run:
         except NoSpaceError as error:
             error.hint = "the last checkpoint is complete: free space and run `protolith export` on it"
             raise
+
+
+def model_shape(built: BuiltModel) -> ModelShape:
+    """What the memory estimate wants to know; zeros where an architecture has other names."""
+    config = built.hf_config
+    return ModelShape(
+        hidden_size=int(getattr(config, "hidden_size", 0) or 0),
+        num_layers=int(getattr(config, "num_hidden_layers", 0) or 0),
+        intermediate_size=int(getattr(config, "intermediate_size", 0) or 0),
+        vocab_size=built.hf_config.vocab_size,
+    )
 
 
 def _schedule(config: TrainConfig, plan: Plan) -> Schedule:

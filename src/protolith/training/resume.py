@@ -118,7 +118,10 @@ def _differences(area: str, saved: Any, now: Any) -> list[str]:
     if saved == now:
         return []
     if area == "data" and isinstance(saved, dict) and isinstance(now, dict):
-        rest = {k: v for k, v in saved.items() if k != "shards"}, {k: v for k, v in now.items() if k != "shards"}
+        rest = (
+            {k: v for k, v in saved.items() if k != "shards"},
+            {k: v for k, v in now.items() if k != "shards"},
+        )
         shards = diff_identity(saved.get("shards", []), now.get("shards", []))
         return shards + _flat_differences("", *rest)
     return _flat_differences("", saved, now)

@@ -33,7 +33,9 @@ class StopFlag:
     ``on_first`` is called once, from the handler, to tell the person that it was heard.
     """
 
-    def __init__(self, control_stop: Path | None = None, on_first: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, control_stop: Path | None = None, on_first: Callable[[str], None] | None = None
+    ) -> None:
         self.by: str | None = None
         self.control_stop = control_stop
         self._on_first = on_first

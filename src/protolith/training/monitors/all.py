@@ -35,9 +35,10 @@ class Monitors:
         self.numbers(step, numbers)
         self.console.step(step, total, numbers)
 
-    def validation(self, step: int, total: int, numbers: dict[str, Any]) -> None:
+    def validation(self, step: int, total: int, numbers: dict[str, Any], shown: list[str]) -> None:
+        """All numbers are kept; the console shows those named."""
         self.numbers(step, numbers)
-        self.console.validation(step, total, numbers)
+        self.console.validation(step, total, {name: numbers[name] for name in shown})
 
     def has_validation(self, step: int) -> bool:
         return any(name.startswith("val/") for name in read_metrics(self._run_dir.metrics).get(step, {}))

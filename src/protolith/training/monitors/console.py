@@ -141,7 +141,7 @@ class Console:
             if self._progress is not None:
                 self._progress.console.print(text)
             else:
-                print(text, file=self._stream, flush=True)  # noqa: T201
+                print(text, file=self._stream, flush=True)
         except (BrokenPipeError, OSError):
             self._quiet = True  # nobody reads any more, or the disk behind the pipe is full
 

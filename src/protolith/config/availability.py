@@ -1,0 +1,87 @@
+"""Settings that the schema knows and that do not work yet.
+
+They parse, so that a config written for a later version is understood, and are refused before anything is
+spent: never ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from protolith.config.reading import LoadedConfig
+from protolith.config.schema import TrainConfig
+from protolith.errors import NotAvailableError
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+
+
+def check_available(config: TrainConfig | LoadedConfig) -> None:
+    """Refuse what cannot be done yet. A ``LoadedConfig`` is told in the names and lines of its file.
+
+    Raises:
+        NotAvailableError: with one entry in ``problems`` for each such setting.
+    """
+    loaded = config if isinstance(config, LoadedConfig) else None
+    found = _unavailable(loaded.config if loaded else config)  # type: ignore[arg-type]
+    names: Mapping[str, str] = loaded.names if loaded else {}
+    origins: Mapping[str, str] = loaded.origins if loaded else {}
+    problems = []
+    for key, what, hint in found:
+        problems.append(
+            NotAvailableError(
+                f"{names.get(key) or key}: {what} is not available yet", where=origins.get(key, ""), hint=hint
+            )
+        )
+    if problems:
+        first = problems[0]
+        raise NotAvailableError(first.message, where=first.where, hint=first.hint, problems=tuple(problems))
+
+
+def _unavailable(config: TrainConfig) -> list[tuple[str, str, str]]:
+    """(canonical key, what, hint) of each."""
+    data, trainer = config.data, config.trainer
+    rules: list[tuple[bool, str, str, str]] = [
+        (
+            data.streaming,
+            "data.streaming",
+            "streaming",
+            "without it, the text is tokenized once into a cache",
+        ),  # STREAMING
+        (data.document_mask, "data.document_mask", "masking between documents", ""),
+        (data.packing == "best_fit", "data.packing", "best_fit", "use true or false"),
+        (data.sources is not None, "data.sources", "a mixture of sources", "use data.path"),
+        (data.weights is not None, "data.weights", "a mixture with weights", "leave it out"),
+        (
+            data.format == "tokens" and data.eval_split > 0,
+            "data.eval_split",
+            "splitting token shards",
+            "name held-out shards in data.eval_path",
+        ),
+        (
+            trainer.strategy != "auto",
+            "trainer.strategy",
+            f"strategy {trainer.strategy}",
+            "use auto: one device",
+        ),
+        (trainer.optimizer != "adamw", "trainer.optimizer", f"optimizer {trainer.optimizer}", "use adamw"),
+        ((trainer.num_gpus or 1) > 1, "trainer.num_gpus", "training on several devices", "use 1"),
+        (trainer.num_nodes > 1, "trainer.num_nodes", "training on several machines", "use 1"),
+        (
+            (trainer.gpus_per_node or 1) > 1,
+            "trainer.gpus_per_node",
+            "training on several devices",
+            "leave it out",
+        ),
+        (bool(config.fsdp), "fsdp", "the FSDP engine", "leave the section out"),
+        (bool(config.deepspeed), "deepspeed", "the DeepSpeed engine", "leave the section out"),
+        *_remote("data.path", data.path),
+        *_remote("data.eval_path", data.eval_path),
+        *_remote("output.dir", (config.output.dir,)),
+    ]
+    return [(key, what, hint) for applies, key, what, hint in rules if applies]
+
+
+def _remote(key: str, paths: tuple[str, ...]) -> list[tuple[bool, str, str, str]]:
+    matches: list[re.Match[str]] = [match for match in map(_URL.match, paths) if match]
+    return [(True, key, f"{matches[0].group()} storage", "use a path on this machine")] if matches else []

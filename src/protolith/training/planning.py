@@ -1,0 +1,114 @@
+"""A plan without a run: the parts of ``pretrain`` that only read.
+
+Text that is not tokenized yet is counted exactly when it is small and estimated from a sample when it is
+not, and the report says which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from protolith.config.availability import check_available
+from protolith.config.load import LoadedConfig
+from protolith.config.plan import Plan, make_plan
+from protolith.config.schema import TrainConfig
+from protolith.data.files import find_files
+from protolith.data.text import TEXT_SUFFIXES
+from protolith.data.tokenizer import TextTokenizer, load_tokenizer
+from protolith.distributed.world import device_name, single_process
+from protolith.model.build import BuiltModel, build_model, resolve_model_dir
+from protolith.training import banner, compiling
+from protolith.training.datasets import open_datasets
+from protolith.training.estimate import estimate_tokens
+from protolith.training.optim import parameter_groups
+from protolith.training.pretrain import model_shape
+from protolith.training.space import check_space
+
+_EXACT_BYTES = 64_000_000
+
+
+@dataclass
+class PlanReport:
+    """A plan, and the lines that tell it to a person."""
+
+    plan: Plan
+    lines: list[str]
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def plan_run(given: TrainConfig | LoadedConfig) -> PlanReport:
+    """Plan a run as ``pretrain`` would, touching no output folder.
+
+    Raises:
+        ProtolithError: whatever would stop the run before its first step.
+    """
+    check_available(given)
+    config = given.config if isinstance(given, LoadedConfig) else given
+    notes: list[str] = []
+    warnings: list[str] = []
+    source = config.model.tokenizer or resolve_model_dir(config.model.name)
+    tokenizer = load_tokenizer(source, eos_token=config.data.eos_token)
+    notes += tokenizer.notes
+    built = build_model(
+        config.model.name,
+        overrides=config.model.overrides,
+        attention=config.model.attention,
+        eos_id=tokenizer.eos_id,
+        tokenizer_size=tokenizer.vocab_size,
+        meta=True,
+    )
+    notes += built.notes
+    num_rows, num_targets, num_eval_rows = _sizes(config, tokenizer, built, notes, warnings)
+    world = single_process()
+    plan = make_plan(
+        config,
+        world_size=world.size,
+        num_rows=num_rows,
+        num_targets=num_targets,
+        num_parameters=built.num_parameters,
+        num_eval_rows=num_eval_rows,
+        shape=model_shape(built),
+    )
+    warnings += plan.warnings
+    folder = Path(config.output.dir).expanduser().absolute()
+    while not folder.exists():
+        folder = folder.parent
+    warning = check_space(folder, plan)
+    if warning:
+        warnings.append(warning)
+    flops = built.flops_per_token(config.data.max_seq_length) * plan.total_tokens
+    _, why = compiling.decide(config.model.compile, planned_flops=flops, device=world.device)
+    lines = banner.lines(config, plan, built, parameter_groups(built.module), device_name(world.device), why)
+    return PlanReport(plan, lines, notes, warnings)
+
+
+def _sizes(
+    config: TrainConfig, tokenizer: TextTokenizer, built: BuiltModel, notes: list[str], warnings: list[str]
+) -> tuple[int, int, int]:
+    """(rows, targets, held-out rows) of one epoch, exact or estimated."""
+    data = config.data
+    if data.format == "text":
+        found = find_files(data.path, suffixes=TEXT_SUFFIXES, what="text")
+        size = sum(file.size_bytes for file in found.files)
+        if size > _EXACT_BYTES:
+            estimate = estimate_tokens(found.files, tokenizer, text_field=data.text_field)
+            notes.append(
+                f"tokens estimated from a sample of {estimate.sample_bytes:,} of {size:,} bytes; "
+                "the run itself counts them"
+            )
+            targets = int(estimate.num_tokens * (1 - data.eval_split))
+            rows = max(1, -(-targets // data.max_seq_length))
+            return rows, targets, int(estimate.num_tokens * data.eval_split) // data.max_seq_length
+    datasets = open_datasets(
+        config,
+        tokenizer,
+        vocab_size=built.hf_config.vocab_size,
+        working=lambda *_: None,
+        should_stop=lambda: False,
+    )
+    notes += datasets.notes
+    warnings += datasets.warnings
+    held_out = datasets.held_out
+    return datasets.train.num_rows, datasets.train.num_targets, held_out.num_rows if held_out else 0

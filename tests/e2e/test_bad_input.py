@@ -4,7 +4,6 @@ message, no traceback, and nothing in anybody's way afterwards."""
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
@@ -146,7 +145,7 @@ def test_paths_with_spaces_brackets_and_links(place):
     """(T56)"""
     odd = place / "my data [v1] (é)"
     odd.mkdir()
-    os.rename(place / "corpus.jsonl", odd / "part [1].jsonl")
+    (place / "corpus.jsonl").rename(odd / "part [1].jsonl")
     (odd / "loop").symlink_to(odd)
     (place / "link").symlink_to(odd)
     tokens = set()

@@ -3,6 +3,7 @@
 Comes in: shards in reading order. Goes out: one small JSON-able entry a shard, saved with checkpoints and
 compared on resume: ``name`` (relative to the folder that was named), ``num_tokens``, ``token_bytes``,
 ``num_documents`` and a ``digest`` of what it holds. Neither time stamps nor the place of the folder count.
+Text that is streamed has an entry a file, with ``num_bytes`` in place of the three numbers.
 
 Cost: files up to 1 MiB are digested whole; of larger ones 8 pieces of 4 KiB, the first and the last among
 them, so that a terabyte opens as fast as a gigabyte. An edit that leaves size and all pieces alone is
@@ -19,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from protolith.data.files import DataFile
 from protolith.errors import NotAllowedError, NotFoundError
 from protolith.formats.shard_files import ShardInfo
 
@@ -57,6 +59,22 @@ def shard_identity(shard: ShardInfo) -> Entry:
     }
 
 
+def text_identities(files: Sequence[DataFile]) -> list[Entry]:
+    """One entry a text file, in reading order.
+
+    Raises:
+        NotFoundError, NotAllowedError: a file that cannot be read.
+    """
+    with ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="identity") as readers:
+        return list(readers.map(_text_identity, files))
+
+
+def _text_identity(file: DataFile) -> Entry:
+    digest = hashlib.blake2b(digest_size=16)
+    _add_samples(digest, file.path, file.name)
+    return {"name": file.name, "num_bytes": file.size_bytes, "digest": digest.hexdigest()}
+
+
 def _add_samples(digest: Any, path: Path | None, name: str) -> None:
     if path is None:
         digest.update(b"no file;")
@@ -92,15 +110,28 @@ def diff_identity(old: Sequence[Entry], new: Sequence[Entry]) -> list[str]:
     removed = [entry for key, entry in before.items() if key not in after]
     added = [entry for key, entry in after.items() if key not in before]
     renamed, removed, added = _pair_renamed(removed, added)
-    lines += [f"shard renamed: {was['name']} is now {now['name']}" for was, now in renamed]
-    lines += [f"shard removed: {entry['name']} ({entry['num_tokens']:,} tokens)" for entry in removed]
-    lines += [f"shard added: {entry['name']} ({entry['num_tokens']:,} tokens)" for entry in added]
+    what = _what(new or old)
+    lines += [f"{what} renamed: {was['name']} is now {now['name']}" for was, now in renamed]
+    lines += [f"{what} removed: {entry['name']} ({_size(entry)})" for entry in removed]
+    lines += [f"{what} added: {entry['name']} ({_size(entry)})" for entry in added]
     if _reordered(before, after, renamed):
-        lines.append("shards are read in another order: " + _names(new))
+        lines.append(f"{what}s are read in another order: " + _names(new))
     if lines:
-        totals = [sum(entry["num_tokens"] for entry in entries) for entries in (old, new)]
-        lines.append(f"{totals[0]:,} tokens in {len(old)} shards before, {totals[1]:,} in {len(new)} now")
+        lines.append(f"{_total(old)} in {len(old)} {what}s before, {_total(new)} in {len(new)} now")
     return lines
+
+
+def _what(entries: Sequence[Entry]) -> str:
+    return "file" if entries and "num_bytes" in entries[0] else "shard"
+
+
+def _size(entry: Entry) -> str:
+    return f"{entry['num_bytes']:,} bytes" if "num_bytes" in entry else f"{entry['num_tokens']:,} tokens"
+
+
+def _total(entries: Sequence[Entry]) -> str:
+    total = sum(entry.get("num_bytes", entry.get("num_tokens", 0)) for entry in entries)
+    return f"{total:,} {'bytes' if _what(entries) == 'file' else 'tokens'}"
 
 
 def _by_name(entries: Iterable[Entry]) -> dict[tuple[str, int], Entry]:
@@ -118,15 +149,15 @@ def _same_content(one: Entry, other: Entry) -> bool:
 
 
 def _change(was: Entry, now: Entry) -> str:
-    if was["num_tokens"] != now["num_tokens"]:
-        how = f"{was['num_tokens']:,} tokens before, {now['num_tokens']:,} now"
-    elif was["token_bytes"] != now["token_bytes"]:
+    if _size(was) != _size(now):
+        how = f"{_size(was)} before, {_size(now)} now"
+    elif was.get("token_bytes") != now.get("token_bytes"):
         how = f"{was['token_bytes']}-byte ids before, {now['token_bytes']}-byte ids now"
     elif was.get("num_documents") != now.get("num_documents"):
         how = f"{was.get('num_documents')} documents before, {now.get('num_documents')} now"
     else:
-        how = f"{now['num_tokens']:,} tokens as before, but other ones"
-    return f"shard changed: {now['name']}: {how}"
+        how = f"{_size(now)} as before, but other ones"
+    return f"{_what([now])} changed: {now['name']}: {how}"
 
 
 def _pair_renamed(

@@ -26,9 +26,10 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,6 +59,8 @@ class StepBatches:
         num_targets: targets of the whole global batch.
         counts: what became of the tokens of the whole global batch, by source and epoch.
         epoch: the epoch (from 0) of the step's first row; a step may run across into the next.
+        position: where streamed text goes on after this step, in JSON types; empty where ``next_row`` is all.
+        last: streamed text ends with this step. (Other rows are counted beforehand.)
     """
 
     micro_batches: list[Batch]
@@ -65,6 +68,8 @@ class StepBatches:
     num_targets: int
     counts: StepCounts
     epoch: int
+    position: Mapping[str, Any] = field(default_factory=dict)
+    last: bool = False
 
 
 def share(num_rows: int, rank: int, world_size: int) -> tuple[int, int]:
@@ -166,16 +171,36 @@ class StepLoader:
         )
 
     def _micro_batches(self, start: int, num_rows: int) -> list[Batch]:
-        first, last = share(num_rows, self._rank, self._world_size)
-        largest_share = -(-num_rows // self._world_size)
-        num_batches = -(-largest_share // self._micro_batch_rows)
-        batches = []
-        for begin in range(first, last, self._micro_batch_rows):
-            end = min(begin + self._micro_batch_rows, last)
-            batches.append(_batch(self._sequence.read(start + begin, start + end)))
-        while len(batches) < num_batches:
-            batches.append(_filler(self._sequence.seq_len))
-        return batches
+        return deal(
+            lambda begin, end: self._sequence.read(start + begin, start + end),
+            num_rows,
+            micro_batch_rows=self._micro_batch_rows,
+            rank=self._rank,
+            world_size=self._world_size,
+            seq_len=self._sequence.seq_len,
+        )
+
+
+def deal(
+    read: Callable[[int, int], Rows],
+    num_rows: int,
+    *,
+    micro_batch_rows: int,
+    rank: int,
+    world_size: int,
+    seq_len: int,
+) -> list[Batch]:
+    """One rank's micro-batches of a step of ``num_rows`` rows; ``read(a, b)`` gives rows a to b - 1 of the
+    step. See the top of this file."""
+    first, last = share(num_rows, rank, world_size)
+    largest_share = -(-num_rows // world_size)
+    num_batches = -(-largest_share // micro_batch_rows)
+    batches = []
+    for begin in range(first, last, micro_batch_rows):
+        batches.append(_batch(read(begin, min(begin + micro_batch_rows, last))))
+    while len(batches) < num_batches:
+        batches.append(_filler(seq_len))
+    return batches
 
 
 class EvalLoader:

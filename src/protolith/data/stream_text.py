@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from typing import BinaryIO
 
 import numpy as np
 
@@ -73,6 +74,7 @@ class ChunkedText:
         #: int64[num_files + 1]: the first chunk of each file
         self._first_chunks = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
         self.num_chunks = int(self._first_chunks[-1])
+        self.num_compressed = sum(self._compressed)
 
     def parts(self, chunk: int, part: int = 0) -> Iterator[TextBlock]:
         """Blocks of a chunk from ``part`` on; none when it has no more."""
@@ -81,6 +83,10 @@ class ChunkedText:
             yield from self._compressed_parts(number, chunk, part)
         elif part == 0:
             yield self._plain_block(number, chunk)
+
+    def is_compressed(self, file: int) -> bool:
+        """Whether file number ``file`` is one chunk whose parts follow one another."""
+        return self._compressed[file]
 
     def blocks(self, names: Sequence[tuple[int, int]]) -> Mapping[tuple[int, int], TextBlock]:
         """The blocks of these names (chunk, part); a compressed file is read once for all of them.
@@ -115,6 +121,7 @@ class ChunkedText:
         file = self.files[number]
         start = (chunk - int(self._first_chunks[number])) * self.chunk_bytes
         stop = min(start + self.chunk_bytes, file.size_bytes)
+        size = stop - start
         with _open(file) as handle:
             # A line starts after a line's end, so the byte before the chunk is looked at too.
             begin = max(start - 1, 0)
@@ -127,9 +134,7 @@ class ChunkedText:
                 start, data = (begin + end + 1, data[end + 1 :]) if end >= 0 else (stop, b"")
             if data and not data.endswith(b"\n") and stop < file.size_bytes:
                 data += handle.readline(file.size_bytes - stop)
-        first_line = 1 if start == 0 else None
-        size = stop - (chunk - int(self._first_chunks[number])) * self.chunk_bytes
-        return TextBlock(chunk, 0, data, number, size, start, first_line)
+        return TextBlock(chunk, 0, data, number, size, start, 1 if start == 0 else None)
 
     def _compressed_parts(self, number: int, chunk: int, part: int) -> Iterator[TextBlock]:
         read_bytes = 0
@@ -139,40 +144,20 @@ class ChunkedText:
                 yield TextBlock(chunk, place, block.data, number, size, 0, block.first_line)
             read_bytes = block.read_bytes
 
-    def head(self, chunk: int, num_parts: int) -> list[TextBlock]:
-        """The first blocks of a chunk."""
-        return list(islice(self.parts(chunk), num_parts))
 
-    def is_compressed(self, chunk: int) -> bool:
-        return self._compressed[int(np.searchsorted(self._first_chunks, chunk, side="right")) - 1]
-
-
-def _open(file: DataFile) -> _Handle:
-    return _Handle(file)
-
-
-class _Handle:
-    """An open file whose errors have the project's types."""
-
-    def __init__(self, file: DataFile) -> None:
-        try:
-            self._handle = open(file.path, "rb", buffering=_READ_BYTES)  # noqa: SIM115 - closed on exit
-        except FileNotFoundError:
-            raise NotFoundError("the file is gone", where=str(file.path)) from None
-        except PermissionError as error:
-            raise NotAllowedError("the file may not be read", where=str(file.path)) from error
-        if os.fstat(self._handle.fileno()).st_size < file.size_bytes:
-            self._handle.close()
+@contextmanager
+def _open(file: DataFile) -> Iterator[BinaryIO]:
+    """The file, with errors of the project's types."""
+    try:
+        handle = open(file.path, "rb", buffering=_READ_BYTES)
+    except FileNotFoundError:
+        raise NotFoundError("the file is gone", where=str(file.path)) from None
+    except PermissionError as error:
+        raise NotAllowedError("the file may not be read", where=str(file.path)) from error
+    with handle:
+        if os.fstat(handle.fileno()).st_size < file.size_bytes:
             raise _changed(file)
-        self.seek = self._handle.seek
-        self.read = self._handle.read
-        self.readline = self._handle.readline
-
-    def __enter__(self) -> _Handle:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self._handle.close()
+        yield handle
 
 
 def _changed(file: DataFile) -> DataError:

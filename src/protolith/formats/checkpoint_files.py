@@ -1,7 +1,7 @@
 """How a checkpoint folder becomes true: written aside, digested, manifest last, renamed.
 
     checkpoints/.saving-step_<N>-<random>/   being written; never looked at by a reader
-    checkpoints/step_<N>/                    complete: ``manifest.json`` names every file with size and SHA-256
+    checkpoints/step_<N>/                    complete: ``manifest.json`` names all files with size and SHA-256
 
 A folder is a checkpoint only with a manifest that matches. Foreign entries (``step_7.bak``,
 ``step_final_mine``, links, files) are never counted and never removed.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from protolith.config.checks import config_warnings
 from protolith.config.load import DEFAULT_EPOCHS, LoadedConfig, config_from_kwargs
 from protolith.config.schema import TrainConfig
 from protolith.errors import UsageError
@@ -31,7 +32,8 @@ def pretrain(
 
     Args:
         config: a full config; other arguments that describe the run are then ignored, with a warning.
-        model: a directory with ``config.json`` and tokenizer, a cached name, or a ``(model, tokenizer)`` pair.
+        model: a directory with ``config.json`` and tokenizer, a cached name, or a
+            ``(model, tokenizer)`` pair of loaded objects.
         dataset: path to the training data.
         format: "text" (JSONL) or "tokens" (folders of ``.ds`` shards).
         num_epochs: passes over the data.
@@ -67,6 +69,8 @@ def pretrain(
                 hint="use protolith.TrainConfig.from_file(path)",
             )
         resolved, loaded = config, None
+        if isinstance(config, TrainConfig):
+            spoken.extend(config_warnings(config))
     else:
         resolved = config_from_kwargs(
             model="(loaded)" if loaded else model,

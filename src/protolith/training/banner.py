@@ -31,7 +31,8 @@ def lines(
     return [
         f"model: {plan.num_parameters:,} parameters on {device}, {trainer.mixed_precision}, "
         f"attention {built.attention}",
-        f"data: {plan.targets_per_epoch:,} tokens to predict in {plan.rows_per_epoch:,} rows of {plan.seq_len}",
+        f"data: {plan.targets_per_epoch:,} tokens to predict in {plan.rows_per_epoch:,} rows "
+        f"of {plan.seq_len}",
         f"batch: {batch.micro_batch_rows} rows x {batch.accumulation} micro-batches x {batch.world_size} "
         f"process(es) = {batch.global_rows} rows, {plan.tokens_per_step:,} tokens a step",
         f"run: {plan.total_steps:,} steps, {plan.epochs:.2f} epochs, ends by {plan.ends_by}",

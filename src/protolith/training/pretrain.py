@@ -60,7 +60,7 @@ from protolith.training.stop import StopFlag, StopRequested
 
 
 def run(given: TrainConfig | LoadedConfig, request: Request) -> TrainState:
-    """Run a config here, to its end or to a stop. A ``LoadedConfig`` brings the names and lines of its file."""
+    """Run a config here, to its end or to a stop; a ``LoadedConfig`` brings the names of its file."""
     check_available(given)
     config = given.config if isinstance(given, LoadedConfig) else given
     spoken = (*request.spoken, *(given.warnings if isinstance(given, LoadedConfig) else ()))

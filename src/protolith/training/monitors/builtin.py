@@ -43,9 +43,7 @@ class MetricsFile:
                 _append(self._path, data)
             except OSError as error:
                 if not self._warned:
-                    self._warn(
-                        f"metrics cannot be written ({error.strerror}); they wait in memory until there is room"
-                    )
+                    self._warn(f"metrics cannot be written ({error.strerror}); they wait until there is room")
                     self._warned = True
                 return False
             self._waiting.popleft()

@@ -1,0 +1,236 @@
+"""From streamed text to the tensors of one optimizer step.
+
+Comes in: a ``TextStream``, a position, and how a global batch is split (as in ``data/loader.py``). Goes out:
+``StepBatches``, one a step, each with the position *after* it; ``last`` is true on the step with which the
+text, the epochs or ``stop_row`` end, which is known by looking one step ahead.
+
+With workers, ``num_workers`` processes tokenize and one thread here makes steps ahead, a few of them; without,
+all is done when asked. Errors surface where the step would have come. Processes and thread end with the
+iteration: exhausted, closed, or left by an exception; ``with StreamLoader(...)`` makes sure.
+"""
+
+from __future__ import annotations
+
+import queue
+import tempfile
+import threading
+import weakref
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from protolith.data.loader import StepBatches, deal
+from protolith.data.packing import RowCounts, Rows
+from protolith.data.rows import CountKey, StepCounts
+from protolith.data.stream_lanes import StreamRow
+from protolith.data.streams import StreamRows, TextStream
+from protolith.data.tokenize_block import BlockTokens
+from protolith.data.tokenize_pool import TokenizePool
+
+_STEPS_AHEAD = 4
+_LOOK_S = 0.1
+
+
+class _Closed(Exception):  # noqa: N818 - ends the thread, nobody else sees it
+    """The iteration is being closed."""
+
+
+class StreamLoader:
+    """Steps of a stream from ``position`` on. Each iteration begins there.
+
+    Args:
+        stream: the text.
+        micro_batch_rows, accumulation, rank, world_size: see ``data/loader.py``.
+        position: that of an earlier ``StepBatches``; None or empty: the beginning.
+        num_epochs: the text ends after so many passes; None: never.
+        stop_row: rows of the whole run, those before ``position`` included; None: no such limit.
+        num_workers: processes that tokenize; 0: none but this.
+    """
+
+    def __init__(
+        self,
+        stream: TextStream,
+        *,
+        micro_batch_rows: int,
+        accumulation: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
+        position: Mapping[str, Any] | None = None,
+        num_epochs: int | None = None,
+        stop_row: int | None = None,
+        num_workers: int = 0,
+    ) -> None:
+        if min(micro_batch_rows, accumulation, world_size) < 1 or not 0 <= rank < world_size:
+            raise ValueError(
+                f"rank {rank} of {world_size}, {accumulation} micro-batches of {micro_batch_rows} rows"
+            )
+        if num_workers < 0:
+            raise ValueError(f"num_workers {num_workers}")
+        self.stream = stream
+        self.global_rows = world_size * accumulation * micro_batch_rows
+        self._micro_batch_rows = micro_batch_rows
+        self._rank = rank
+        self._world_size = world_size
+        self._position = dict(position or {})
+        self._num_epochs = num_epochs
+        self._stop_row = stop_row
+        self._num_workers = num_workers
+        self._iteration: weakref.ref[Generator[StepBatches, None, None]] | None = None
+        #: the position is of other text: its epoch begins anew
+        self.restarts = bool(self._position) and self._position["shape"] != stream.shape()
+
+    def __enter__(self) -> StreamLoader:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[StepBatches]:
+        self.close()
+        steps = self._prefetched() if self._num_workers else self._read_when_asked()
+        # Weak, so that an iteration nobody holds any more ends at once, with its processes.
+        self._iteration = weakref.ref(steps)
+        return steps
+
+    def close(self) -> None:
+        """End the iteration in progress, its processes and its thread."""
+        steps = self._iteration() if self._iteration is not None else None
+        if steps is not None:
+            steps.close()
+        self._iteration = None
+
+    def _read_when_asked(self) -> Generator[StepBatches, None, None]:
+        with self._rows(threading.Event()) as rows:
+            yield from self._steps(rows)
+
+    def _prefetched(self) -> Generator[StepBatches, None, None]:
+        closing = threading.Event()
+        ready: queue.Queue[StepBatches | BaseException | None] = queue.Queue(_STEPS_AHEAD)
+        maker = threading.Thread(target=self._make, args=(ready, closing), name="stream", daemon=True)
+        maker.start()
+        try:
+            while (step := ready.get()) is not None:
+                if isinstance(step, BaseException):
+                    raise step
+                yield step
+        finally:
+            closing.set()
+            maker.join()
+
+    def _make(
+        self, ready: queue.Queue[StepBatches | BaseException | None], closing: threading.Event
+    ) -> None:
+        """The thread: steps into ``ready``, then None, or the error that ended them."""
+        last: BaseException | None = None
+        try:
+            with self._rows(closing) as rows:
+                for step in self._steps(rows):
+                    _put(ready, step, closing)
+        except _Closed:
+            return
+        except BaseException as error:  # noqa: BLE001 - carried to the thread that iterates
+            last = error
+        try:
+            _put(ready, last, closing)
+        except _Closed:
+            return
+
+    @contextmanager
+    def _rows(self, closing: threading.Event) -> Iterator[StreamRows]:
+        """The rows, with the processes behind them."""
+
+        def poll() -> None:
+            if closing.is_set():
+                raise _Closed
+
+        def wait(future: Future[BlockTokens]) -> BlockTokens:
+            while True:
+                poll()
+                try:
+                    return future.result(timeout=_LOOK_S)
+                except TimeoutError:
+                    continue
+
+        with tempfile.TemporaryDirectory(prefix="protolith-") as folder:
+            with TokenizePool(
+                Path(folder),
+                self.stream.tokenizer,
+                self.stream.options,
+                num_workers=self._num_workers,
+                poll=poll,
+            ) as pool:
+                yield StreamRows(
+                    self.stream,
+                    submit=pool.submit,
+                    wait=wait,
+                    num_ahead=2 * pool.num_workers,
+                    position=self._position,
+                    num_epochs=self._num_epochs,
+                )
+
+    def _steps(self, rows: StreamRows) -> Iterator[StepBatches]:
+        """Steps, each held back until it is known whether another follows."""
+        held: StepBatches | None = None
+        while (step := self._step(rows)) is not None:
+            if held is not None:
+                yield held
+            held = step
+        if held is not None:
+            yield replace(held, last=True, position={**held.position, "finished": True})
+
+    def _step(self, rows: StreamRows) -> StepBatches | None:
+        wanted = self.global_rows
+        if self._stop_row is not None:
+            wanted = min(wanted, self._stop_row - rows.num_rows)
+        taken: list[StreamRow] = []
+        epoch = rows.epoch
+        while len(taken) < wanted and (row := rows.next_row()) is not None:
+            if not taken:
+                epoch = min(row.counts)
+            taken.append(row)
+        if not taken:
+            return None
+        counts: StepCounts = {}
+        for row in taken:
+            for of_epoch, more in row.counts.items():
+                key = CountKey(self.stream.name, of_epoch)
+                counts[key] = counts.get(key, RowCounts()) + more
+        return StepBatches(
+            micro_batches=deal(
+                lambda begin, end: _stacked(taken[begin:end]),
+                len(taken),
+                micro_batch_rows=self._micro_batch_rows,
+                rank=self._rank,
+                world_size=self._world_size,
+                seq_len=self.stream.seq_len,
+            ),
+            next_row=rows.num_rows,
+            num_targets=sum(count.trained for count in counts.values()),
+            counts=counts,
+            epoch=epoch,
+            position=rows.position(),
+        )
+
+
+def _stacked(rows: list[StreamRow]) -> Rows:
+    return Rows(np.stack([row.inputs for row in rows]), np.stack([row.targets for row in rows]))
+
+
+def _put(
+    ready: queue.Queue[StepBatches | BaseException | None],
+    item: StepBatches | BaseException | None,
+    closing: threading.Event,
+) -> None:
+    while True:
+        if closing.is_set():
+            raise _Closed
+        try:
+            ready.put(item, timeout=_LOOK_S)
+            return
+        except queue.Full:
+            continue

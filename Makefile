@@ -42,6 +42,7 @@ bench: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m protolith.config.reference docs/reference
+	$(BIN)/python -m protolith.cli.reference docs/reference
 
 clean:
 	rm -rf $(VENV) demo output

@@ -3,11 +3,12 @@
     python benchmarks/step.py                     # vocabulary 4,096: eager and compiled; 151,936: eager
     python benchmarks/step.py --vocab 4096 --ways bare eager --steps 20
 
-The bare loop is what everyone writes first: ``model(input_ids, labels=...).loss.backward()``, clipping and
-torch's AdamW as it comes. Ours is ``LossModel`` and fused AdamW through the single-process engine. Same weights,
-same batches, fp32. Each way runs in a process of its own, so peak memory belongs to it; the ways take turns in
-rounds and the best round of each counts, so a busy machine disturbs all of them alike. The last column is the
-goal. Peak memory is the whole process, with the 0.45 GiB that importing torch and transformers takes.
+The bare loop is what everyone writes first: ``model(input_ids, labels=...).loss.backward()``, clipping
+and torch's AdamW as it comes. Ours is ``LossModel`` and fused AdamW through the single-process engine. Same
+weights, same batches, fp32. Each way runs in a process of its own, so peak memory belongs to it; the ways
+take turns in rounds and the best round of each counts, so a busy machine disturbs all of them alike. Peak
+memory is the whole process, with the 0.45 GiB that importing torch and transformers takes. The last column
+is the goal.
 """
 
 from __future__ import annotations

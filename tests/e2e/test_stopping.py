@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -79,13 +80,25 @@ def test_a_signal_in_mid_run(place, tmp_path, oracle, number):
         assert {s: ours[s] for s in ours if s <= 400} == {s: oracle[s] for s in ours if s <= 400}
 
 
-def test_a_signal_during_startup(place, tmp_path):
+@pytest.mark.parametrize("when", ["torch is loaded", "the run has begun"])
+def test_a_signal_during_startup(place, tmp_path, when):
     recipe = tiny.write_recipe(place, output__dir=str(tmp_path / "run"), **LONG)
     process = tiny.start("pretrain", recipe)
-    wait_for(lambda: (tmp_path / "run" / "status.json").exists() or process.poll() is not None)
+    if when == "torch is loaded":
+        wait_for(lambda: imports_torch(process))
+    else:
+        wait_for((tmp_path / "run" / "status.json").exists)
     os.kill(process.pid, signal.SIGTERM)
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 8, output
+
+
+def imports_torch(process):
+    """Whether the process is somewhere in the seconds that loading torch takes."""
+    try:
+        return "torch" in Path(f"/proc/{process.pid}/maps").read_text()
+    except OSError:
+        return False
 
 
 def test_a_stop_during_a_long_validation_leaves_it_and_a_resume_does_it_again(place, tmp_path):
@@ -150,6 +163,7 @@ def test_a_second_signal_ends_at_once(place, tmp_path):
     )
     process = tiny.start("pretrain", recipe)
     wait_for(lambda: phase(tmp_path / "run") == "training")
+    time.sleep(1.0)  # now it is inside its first, very long step
     os.kill(process.pid, signal.SIGTERM)
     time.sleep(0.3)
     os.kill(process.pid, signal.SIGTERM)

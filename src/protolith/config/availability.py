@@ -43,11 +43,11 @@ def _unavailable(config: TrainConfig) -> list[tuple[str, str, str]]:
     data, trainer = config.data, config.trainer
     rules: list[tuple[bool, str, str, str]] = [
         (
-            data.streaming,
-            "data.streaming",
-            "streaming",
-            "without it, the text is tokenized once into a cache",
-        ),  # STREAMING
+            data.streaming and data.format == "text" and data.eval_split > 0,
+            "data.eval_split",
+            "splitting streamed text",
+            "name held-out text in data.eval_path",
+        ),
         (data.document_mask, "data.document_mask", "masking between documents", ""),
         (data.packing == "best_fit", "data.packing", "best_fit", "use true or false"),
         (data.sources is not None, "data.sources", "a mixture of sources", "use data.path"),

@@ -151,6 +151,10 @@ def config_warnings(
     if data.format == "tokens":
         idle = [key for key in ("data.text_field",) if key in wrote]
         told += [f"{say(key)} has no effect with format tokens" for key in idle]
+        if data.streaming:
+            told.append(
+                f"{say('data.streaming')} has no effect with format tokens: shards are never loaded whole"
+            )
     if data.document_mask and data.packing is False:
         told.append(f"{say('data.document_mask')} has no effect with one document a row")
     if trainer.scheduler == "constant" and (trainer.warmup_steps or trainer.warmup_ratio):

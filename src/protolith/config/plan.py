@@ -75,6 +75,8 @@ class Plan:
         disk_bytes: most that the run holds on disk at one time: checkpoints, one being written, the export.
         memory_bytes: of one device, roughly.
         eval_batches: of one evaluation.
+        streamed: rows of the text are estimated, and with them steps and epochs: the run ends when the text
+            does, or at ``row_limit`` rows, the limit of ``row_limit_by`` ("steps" or "tokens").
     """
 
     batch: BatchPlan
@@ -98,6 +100,16 @@ class Plan:
     eval_rows: int
     eval_batches: int
     warnings: tuple[str, ...] = ()
+    streamed: bool = False
+    row_limit: int | None = None
+    row_limit_by: str | None = None
+
+    def ended_by(self, next_row: int) -> str:
+        """What ended a run that gave all rows before ``next_row``: ``ends_by``, unless text was streamed."""
+        if not self.streamed:
+            return self.ends_by
+        reached = self.row_limit is not None and next_row >= self.row_limit
+        return self.row_limit_by if reached and self.row_limit_by else "epochs"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types only."""
@@ -144,6 +156,7 @@ def make_plan(
     num_parameters: int,
     num_eval_rows: int = 0,
     shape: ModelShape | None = None,
+    streamed: bool = False,
     say: Say = same_name,
 ) -> Plan:
     """Count a run out.
@@ -153,6 +166,7 @@ def make_plan(
         num_rows: rows of one epoch.
         num_targets: tokens of one epoch that are predicted.
         num_eval_rows: held-out rows, 0 for none.
+        streamed: ``num_rows`` and ``num_targets`` are estimates.
         shape: for the memory of activations; without it only weights, gradients and moments are counted.
         say: canonical key to the user's name, for messages.
 
@@ -168,7 +182,9 @@ def make_plan(
         )
     seq_len = config.data.max_seq_length
     batch = batch_plan(config, world_size, say)
-    total_rows, ends_by = _total_rows(config, batch.global_rows, num_rows, num_targets)
+    limits = _limits(config, batch.global_rows, num_rows, num_targets)
+    total_rows, ends_by = min(limits, key=lambda limit: limit[0])
+    row_limit = min((limit for limit in limits if limit[1] != "epochs"), default=None)
     total_steps = _ceil(total_rows, batch.global_rows)
     warmup_steps = _warmup_steps(config, total_steps)
     decay_steps = _decay_steps(config, total_steps, warmup_steps)
@@ -199,11 +215,14 @@ def make_plan(
         eval_rows=num_eval_rows,
         eval_batches=min(eval_batches, config.eval.max_batches) if config.eval.max_batches else eval_batches,
         warnings=_warnings(config, batch, num_rows, total_rows, total_steps, warmup_steps, say),
+        streamed=streamed,
+        row_limit=row_limit[0] if row_limit and streamed else None,
+        row_limit_by=row_limit[1] if row_limit and streamed else None,
     )
 
 
-def _total_rows(config: TrainConfig, global_rows: int, num_rows: int, num_targets: int) -> tuple[int, str]:
-    """Rows of the run and the limit that ends it: the one with the fewest rows; of equals, steps first."""
+def _limits(config: TrainConfig, global_rows: int, num_rows: int, num_targets: int) -> list[tuple[int, str]]:
+    """Rows of the run by each limit. The one with the fewest ends it; of equals, steps first."""
     trainer = config.trainer
     limits: list[tuple[int, str]] = []
     if trainer.max_steps > 0:
@@ -213,7 +232,7 @@ def _total_rows(config: TrainConfig, global_rows: int, num_rows: int, num_target
     if trainer.max_tokens is not None:
         steps = _ceil(trainer.max_tokens * num_rows, num_targets * global_rows)
         limits.append((steps * global_rows, "tokens"))
-    return min(limits, key=lambda limit: limit[0])
+    return limits
 
 
 def _warmup_steps(config: TrainConfig, total_steps: int) -> int:

@@ -163,7 +163,10 @@ class DataConfig(Section):
         Field(
             ge=0,
             le=1024,
-            description="threads that prepare batches; 0: in the training thread. No effect on the order",
+            description=(
+                "threads that prepare batches, or processes that tokenize streamed text; 0: in the training "
+                "thread. No effect on the order"
+            ),
         ),
     ] = 2
     eval_path: Annotated[

@@ -130,8 +130,9 @@ def _size(entry: Entry) -> str:
 
 
 def _total(entries: Sequence[Entry]) -> str:
-    total = sum(entry.get("num_bytes", entry.get("num_tokens", 0)) for entry in entries)
-    return f"{total:,} {'bytes' if _what(entries) == 'file' else 'tokens'}"
+    unit = "bytes" if _what(entries) == "file" else "tokens"
+    total: int = sum(entry.get(f"num_{unit}", 0) for entry in entries)
+    return f"{total:,} {unit}"
 
 
 def _by_name(entries: Iterable[Entry]) -> dict[tuple[str, int], Entry]:
@@ -150,7 +151,7 @@ def _same_content(one: Entry, other: Entry) -> bool:
 
 def _change(was: Entry, now: Entry) -> str:
     if _size(was) != _size(now):
-        how = f"{_size(was)} before, {_size(now)} now"
+        how = f"{_size(was)} before, {_size(now).removesuffix(' tokens').removesuffix(' bytes')} now"
     elif was.get("token_bytes") != now.get("token_bytes"):
         how = f"{was['token_bytes']}-byte ids before, {now['token_bytes']}-byte ids now"
     elif was.get("num_documents") != now.get("num_documents"):

@@ -1,12 +1,12 @@
 """From streamed text to the tensors of one optimizer step.
 
-Comes in: a ``TextStream``, a position, and how a global batch is split (as in ``data/loader.py``). Goes out:
-``StepBatches``, one a step, each with the position *after* it; ``last`` is true on the step with which the
-text, the epochs or ``stop_row`` end, which is known by looking one step ahead.
+Comes in: a ``TextStream``, a position, and how a global batch is split (as in ``data/loader.py``). Goes
+out: ``StepBatches``, one a step, each with the position *after* it; ``last`` is true on the step with which
+the text, the epochs or ``stop_row`` end, which is known by looking one step ahead.
 
-With workers, ``num_workers`` processes tokenize and one thread here makes steps ahead, a few of them; without,
-all is done when asked. Errors surface where the step would have come. Processes and thread end with the
-iteration: exhausted, closed, or left by an exception; ``with StreamLoader(...)`` makes sure.
+With workers, ``num_workers`` processes tokenize and one thread here makes steps ahead, a few of them;
+without, all is done when asked. Errors surface where the step would have come. Processes and thread end
+with the iteration: exhausted, closed, or left by an exception; ``with StreamLoader(...)`` makes sure.
 """
 
 from __future__ import annotations
@@ -122,9 +122,7 @@ class StreamLoader:
             closing.set()
             maker.join()
 
-    def _make(
-        self, ready: queue.Queue[StepBatches | BaseException | None], closing: threading.Event
-    ) -> None:
+    def _make(self, ready: queue.Queue[StepBatches | BaseException | None], closing: threading.Event) -> None:
         """The thread: steps into ``ready``, then None, or the error that ended them."""
         last: BaseException | None = None
         try:
@@ -181,7 +179,8 @@ class StreamLoader:
                 yield held
             held = step
         if held is not None:
-            yield replace(held, last=True, position={**held.position, "finished": True})
+            end = {**held.position, "epochs": rows.epochs(), "finished": True}
+            yield replace(held, last=True, position=end)
 
     def _step(self, rows: StreamRows) -> StepBatches | None:
         wanted = self.global_rows

@@ -149,7 +149,7 @@ class ChunkedText:
 def _open(file: DataFile) -> Iterator[BinaryIO]:
     """The file, with errors of the project's types."""
     try:
-        handle = open(file.path, "rb", buffering=_READ_BYTES)
+        handle = open(file.path, "rb", buffering=_READ_BYTES)  # noqa: SIM115 - closed below
     except FileNotFoundError:
         raise NotFoundError("the file is gone", where=str(file.path)) from None
     except PermissionError as error:

@@ -2,28 +2,34 @@
 
     files --> chunks --> blocks of documents --> lanes --> rows 0, 1, 2, ... of the run
 
-1. The text is cut into chunks (``data/stream_text.py``) by sizes alone. Each epoch they are read in the order
-   of a keyed permutation of (seed, epoch); a compressed file is one chunk, its blocks follow one another.
+1. The text is cut into chunks (``data/stream_text.py``) by sizes alone. Each epoch they are read in the
+   order of a keyed permutation of (seed, epoch); a compressed file is one chunk, its blocks follow one
+   another.
 2. A block becomes ids in whatever process (``data/tokenize_pool.py``); which one changes nothing. Its
    documents are put in a keyed order of their own.
-3. L lanes (``data/stream_lanes.py``) each hold one block and give one row in turn; a lane that needs another
-   block takes the next of the epoch. So rows of L blocks are mixed: the shuffle buffer is the open blocks, and
-   since a block can be read again, it never has to be saved.
-4. When the epoch has no more blocks, lanes run dry one by one; when all are, the next epoch begins. What a
-   lane carries over stays in it. After the last epoch each lane gives what is left as one padded row.
+3. L lanes (``data/stream_lanes.py``) each hold one block and give one row in turn; a lane that needs
+   another block takes the next of the epoch. So rows of L blocks are mixed: the shuffle buffer is the open
+   blocks, and since a block can be read again, it never has to be saved.
+4. When the epoch has no more blocks, lanes run dry one by one; when all are, the next epoch begins: no lane
+   is ever an epoch ahead, and each document is met once an epoch. What a lane carries over stays in it. After
+   the last epoch each lane gives what is left as one padded row.
 
 With shuffle off there is one lane and nothing is permuted: rows are those of the windows over the tokens.
 
-Position (``StreamRows.position``, JSON): rows given, epoch, next block, whose turn it is, the lanes (block and
-how much of it is used), counts. To resume, each lane's block is read and tokenized again: at most L blocks,
-and for compressed files the bytes before them. Nothing is replayed, and a chain of interruptions adds nothing.
+Position (``StreamRows.position``, JSON): rows given, epoch, next block, whose turn it is, the lanes (block
+and how much of it is used), counts. To resume, each lane's block is read and tokenized again: at most L
+blocks, and for compressed files the bytes before them. Nothing is replayed, and a chain of interruptions
+adds nothing.
 
 The sequence is a pure function of text, tokenizer, options and seed: not of workers, batches or ranks. Every
 rank runs the whole sequence and keeps its share of each step, so ranks read and tokenize the same text. As
 blocks are taken in one order, known beforehand, ranks could deal out the tokenizing in place of the pool.
 
-Memory: L open blocks as ids; up to ``2 * num_workers`` blocks in work, fewer when lines are long (a block is
-as long as its longest line; see ``_AHEAD_BYTES``). Number of lanes: from the text's size and S alone.
+Memory: L open blocks as ids; up to ``2 * num_workers`` blocks in work, fewer when lines are long (a block
+is as long as its longest line; see ``_AHEAD_BYTES``). Number of lanes: from the text's size and S alone.
+
+What it does not do: compressed files are not mixed with one another beyond L neighbouring blocks, and an
+edit of a file that leaves its size and the samples of its identity alone is not seen.
 """
 
 from __future__ import annotations
@@ -196,7 +202,8 @@ class StreamRows:
         self._submit = submit
         self._wait = wait
         self._num_ahead = num_ahead
-        self._next: tuple[int, int] = tuple(saved.get("next", (0, 0)))  # type: ignore[assignment]
+        place, part = saved.get("next", (0, 0))
+        self._next: tuple[int, int] = (place, part)
         self._coming: deque[_Coming] = deque()
         self._feed = self._blocks_from(self.epoch, *self._next)
         self._reopen_lanes()
@@ -321,9 +328,7 @@ class StreamRows:
         nothing.set_result(BlockTokens(BlockDocuments(), BlockDocuments(), BlockTexts()))
         return nothing
 
-    def _blocks_from(
-        self, epoch: int, place: int, part: int
-    ) -> Iterator[tuple[int, BlockName, TextBlock]]:
+    def _blocks_from(self, epoch: int, place: int, part: int) -> Iterator[tuple[int, BlockName, TextBlock]]:
         """All blocks from one on, with their chunk's place in the epoch's order."""
         while self.num_epochs is None or epoch < self.num_epochs:
             order = self.stream.chunk_order(epoch)

@@ -1,0 +1,1 @@
+"""Transformers models: built from a config, their loss, attention kernels, export and generation."""

@@ -32,7 +32,8 @@ IGNORED = -100
 _FP16_LIFT = 256.0
 
 
-@torch.compiler.disable  # traced, the walk would be unrolled: compile time would grow with the batch, for no gain
+# Traced, the walk would be unrolled: compile time would grow with the batch, for no gain in speed.
+@torch.compiler.disable
 def chunked_loss_sum(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, chunk_rows: int
 ) -> Tensor:

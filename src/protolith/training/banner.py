@@ -9,14 +9,13 @@ from protolith.training.optim import ParameterGroups
 from protolith.units import format_bytes
 
 
-def init_line(built: BuiltModel, name: str) -> str:
+def init_line(init: str, name: str, *, loaded: bool) -> str:
     """The first line of every run's log."""
-    kind = type(built.module).__name__
-    if built.init == "scratch":
-        return f"init: scratch ({kind} from the config of {name}; no weights are read)"
-    if built.init == "loaded":
-        return f"init: loaded ({kind}, the loaded object with the weights it has)"
-    return f"init: pretrained ({kind}, weights of {name})"
+    if loaded:
+        return "init: loaded (the given object, with the weights it has)"
+    if init == "scratch":
+        return f"init: scratch (only config and tokenizer of {name} are read, never weights)"
+    return f"init: pretrained (weights of {name})"
 
 
 def lines(
@@ -28,14 +27,15 @@ def lines(
     compile_line: str,
 ) -> list[str]:
     trainer, batch = config.trainer, plan.batch
+    about = "about " if plan.streamed and plan.ends_by == "epochs" else ""
     return [
-        f"model: {plan.num_parameters:,} parameters on {device}, {trainer.mixed_precision}, "
-        f"attention {built.attention}",
+        f"model: {type(built.module).__name__}, {plan.num_parameters:,} parameters on {device}, "
+        f"{trainer.mixed_precision}, attention {built.attention}",
         f"data: {plan.targets_per_epoch:,} tokens to predict in {plan.rows_per_epoch:,} rows "
         f"of {plan.seq_len}",
         f"batch: {batch.micro_batch_rows} rows x {batch.accumulation} micro-batches x {batch.world_size} "
         f"process(es) = {batch.global_rows} rows, {plan.tokens_per_step:,} tokens a step",
-        f"run: {plan.total_steps:,} steps, {plan.epochs:.2f} epochs, ends by {plan.ends_by}",
+        f"run: {about}{plan.total_steps:,} steps, {plan.epochs:.2f} epochs, ends by {plan.ends_by}",
         f"rate: {trainer.scheduler}, peak {trainer.learning_rate:g}, warmup {plan.warmup_steps} steps",
         f"optimizer: {trainer.optimizer}, {groups.describe(trainer.weight_decay)}",
         compile_line,

@@ -17,7 +17,7 @@ import errno
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ STATE = "state.json"
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands, beside its tensors. ``next_row`` is the whole position in the data."""
+    """Where a run stands, beside its tensors. ``next_row`` is the whole position in the data, except for
+    streamed text, which has ``position``."""
 
     step: int
     next_row: int
@@ -45,6 +46,7 @@ class Progress:
     skipped_steps: int
     ledger: dict[str, Any]
     identity: dict[str, Any]
+    position: dict[str, Any] = field(default_factory=dict)
 
 
 class Checkpoints:
@@ -154,7 +156,7 @@ def load_checkpoint(folder: Path) -> tuple[EngineState, Progress]:
         raise CheckpointError(f"not a valid checkpoint: {problem}", where=str(folder))
     try:
         value = read_json(folder / STATE)
-        progress = Progress(**{name: value[name] for name in Progress.__dataclass_fields__})
+        progress = Progress(**{name: value[name] for name in Progress.__dataclass_fields__ if name in value})
         state = EngineState(
             weights=load_file(folder / WEIGHTS),
             optimizer=load_file(folder / OPTIMIZER),

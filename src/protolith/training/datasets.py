@@ -1,4 +1,5 @@
-"""From the data section of a config to rows: text is tokenized into a cache first, shards are opened.
+"""From the data section of a config to rows: text is tokenized into a cache first or streamed, shards are
+opened.
 
 Goes out: rows to train on, rows held out, and what the run must say about them. Everything that could
 make training wrong is found here, before the model is built.
@@ -13,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from protolith.config.schema import TrainConfig
-from protolith.data.cache import TokenizedCorpus, tokenize_corpus
+from protolith.data.cache import TokenizedCorpus, TokenizingStopped, tokenize_corpus
 from protolith.data.check import quick_check
 from protolith.data.files import find_files
 from protolith.data.packing import DocumentRows, RowSource, WindowRows
 from protolith.data.shard_folders import find_shards
 from protolith.data.shards import TokenPool
+from protolith.data.stream_estimate import StreamEstimate, estimate_rows
+from protolith.data.streams import TextStream
 from protolith.data.text import TEXT_SUFFIXES
 from protolith.data.tokenizer import TextTokenizer
 from protolith.errors import DataError
@@ -26,16 +29,43 @@ from protolith.errors import DataError
 Progress = Callable[[str, int, int, str], None]
 
 
+@dataclass(frozen=True)
+class StreamedText:
+    """Text to train on that is read while training; how much it is, is an estimate."""
+
+    stream: TextStream
+    estimate: StreamEstimate
+
+    @property
+    def num_rows(self) -> int:
+        return self.estimate.num_rows
+
+    @property
+    def num_targets(self) -> int:
+        return self.estimate.num_targets
+
+
 @dataclass
 class Datasets:
     """``identity`` tells this data from any other, wherever its folder lies."""
 
-    train: RowSource
+    train: RowSource | StreamedText
     held_out: RowSource | None
     identity: dict[str, Any]
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> RowSource:
+        """Numbered rows to train on.
+
+        Raises:
+            DataError: the text is streamed.
+        """
+        if isinstance(self.train, StreamedText):
+            raise DataError("streamed text has no numbered rows", where="data.streaming")
+        return self.train
 
 
 def open_datasets(
@@ -52,6 +82,8 @@ def open_datasets(
         NotFoundError, DataError, ShardError, BadRecordError, CorpusTooSmallError: with the place at fault.
     """
     data = config.data
+    if data.streaming and data.format == "text":
+        return _open_streamed(config, tokenizer, vocab_size, working, should_stop)
     notes: list[str] = []
     warnings: list[str] = []
     skipped: dict[str, int] = {}
@@ -64,11 +96,7 @@ def open_datasets(
         if corpus.eval_dir is not None:
             held_out_dirs = [str(corpus.eval_dir)]
         elif held_out_dirs:
-            overlap = _same_files(data.path, held_out_dirs)
-            if overlap:
-                warnings.append(f"validation data is also training data: {', '.join(overlap[:3])}")
-            held = _tokenized(held_out_dirs, config, tokenizer, 0.0, working, should_stop, notes, {})
-            held_out_dirs = [str(held.train_dir)]
+            held_out_dirs = _held_out_text(config, tokenizer, working, should_stop, notes, warnings)
     else:
         train_dirs = data.path
     train_pool = _pool(train_dirs, vocab_size, notes)
@@ -77,15 +105,11 @@ def open_datasets(
     notes.extend(train.notes)
     for reason, count in train.skipped.items():
         skipped[reason] = skipped.get(reason, 0) + count
-    held_out = None
-    if held_out_dirs:
-        held_pool = _pool(held_out_dirs, vocab_size, notes)
-        _check(held_pool, tokenizer, vocab_size, warnings, train_pool)
-        held_out = _rows(held_pool, config, what="validation data")
-        notes.extend(f"validation data: {note}" for note in held_out.notes)
     return Datasets(
         train=train,
-        held_out=held_out,
+        held_out=_held_out_rows(
+            held_out_dirs, config, tokenizer, vocab_size, notes, warnings, train_pool=train_pool
+        ),
         identity={
             "shards": train_pool.identity(),
             "seq_len": data.max_seq_length,
@@ -97,6 +121,88 @@ def open_datasets(
         warnings=warnings,
         skipped=skipped,
     )
+
+
+def _open_streamed(
+    config: TrainConfig,
+    tokenizer: TextTokenizer,
+    vocab_size: int,
+    working: Progress,
+    should_stop: Callable[[], bool],
+) -> Datasets:
+    """Text that is read while training; held-out text is tokenized into the cache, as always."""
+    data = config.data
+    found = find_files(data.path, suffixes=TEXT_SUFFIXES, what="text")
+    notes, warnings = list(found.notes), []
+    stream = TextStream(
+        found.files,
+        tokenizer,
+        seq_len=data.max_seq_length,
+        packing=data.packing is True,
+        seed=data.seed,
+        shuffle=data.shuffle,
+        text_field=data.text_field,
+    )
+
+    def poll() -> None:
+        if should_stop():
+            raise TokenizingStopped
+
+    estimate = estimate_rows(stream, poll)
+    notes.extend((*stream.notes, *estimate.notes))
+    held_out_dirs: Sequence[str] = ()
+    if data.eval_path:
+        held_out_dirs = _held_out_text(config, tokenizer, working, should_stop, notes, warnings)
+    return Datasets(
+        train=StreamedText(stream, estimate),
+        held_out=_held_out_rows(held_out_dirs, config, tokenizer, vocab_size, notes, warnings),
+        identity={
+            "shards": stream.identity(),
+            "streaming": True,
+            "text_field": data.text_field,
+            "seq_len": data.max_seq_length,
+            "packing": data.packing,
+            "shuffle": data.shuffle,
+            "seed": data.seed,
+        },
+        notes=notes,
+        warnings=warnings,
+    )
+
+
+def _held_out_text(
+    config: TrainConfig,
+    tokenizer: TextTokenizer,
+    working: Progress,
+    should_stop: Callable[[], bool],
+    notes: list[str],
+    warnings: list[str],
+) -> list[str]:
+    """The folder of shards that the text of ``data.eval_path`` becomes."""
+    data = config.data
+    overlap = _same_files(data.path, data.eval_path)
+    if overlap:
+        warnings.append(f"validation data is also training data: {', '.join(overlap[:3])}")
+    held = _tokenized(data.eval_path, config, tokenizer, 0.0, working, should_stop, notes, {})
+    return [str(held.train_dir)]
+
+
+def _held_out_rows(
+    folders: Sequence[str],
+    config: TrainConfig,
+    tokenizer: TextTokenizer,
+    vocab_size: int,
+    notes: list[str],
+    warnings: list[str],
+    train_pool: TokenPool | None = None,
+) -> RowSource | None:
+    if not folders:
+        return None
+    pool = _pool(folders, vocab_size, notes)
+    _check(pool, tokenizer, vocab_size, warnings, train_pool)
+    rows = _rows(pool, config, what="validation data")
+    notes.extend(f"validation data: {note}" for note in rows.notes)
+    return rows
 
 
 def cache_root() -> Path:

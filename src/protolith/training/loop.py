@@ -18,6 +18,7 @@ from protolith.config.plan import Plan
 from protolith.config.schema import TrainConfig
 from protolith.data.ledger import Ledger
 from protolith.data.loader import Batch, StepBatches
+from protolith.data.stream_tally import skips_of
 from protolith.distributed.engine import Engine
 from protolith.errors import NonFiniteError
 from protolith.training.checkpoint import Checkpoints, Progress
@@ -34,7 +35,8 @@ _MAX_OVERFLOWS_IN_A_ROW = 50
 
 @dataclass
 class RunState:
-    """Where the run stands. ``tokens`` counts trained targets; ``next_row`` is the data position."""
+    """Where the run stands. ``tokens`` counts trained targets; ``next_row`` is the data position, with
+    ``position`` where text is streamed."""
 
     ledger: Ledger
     step: int = 0
@@ -42,6 +44,7 @@ class RunState:
     tokens: int = 0
     skipped_steps: int = 0
     metrics: dict[str, Any] = field(default_factory=dict)
+    position: dict[str, Any] = field(default_factory=dict)
 
     def progress(self, identity: dict[str, Any]) -> Progress:
         return Progress(
@@ -51,7 +54,12 @@ class RunState:
             skipped_steps=self.skipped_steps,
             ledger=self.ledger.to_dict(),
             identity=identity,
+            position=self.position,
         )
+
+    def epochs(self, plan: Plan) -> float:
+        """Passes over the data so far."""
+        return float(self.position.get("epochs", self.next_row / plan.rows_per_epoch))
 
 
 @dataclass
@@ -75,11 +83,14 @@ class Loop:
     peak_flops: float | None = None
     first_step: int = 1
     overflows: int = 0
+    #: streamed text has come to its end
+    stream_ended: bool = False
 
     def run(self, batches: Iterable[StepBatches]) -> str:
         """Train from where the state stands; returns "steps", "epochs", "tokens", "signal" or "user"."""
         state, stop = self.state, self.stop
         self.first_step = state.step + 1
+        self.stream_ended = bool(state.position.get("finished"))
         self._validate_before_first_step()
         self.status.update(phase="training", step=state.step, total=self.plan.total_steps)
         clock = Clock()
@@ -107,10 +118,14 @@ class Loop:
         state.next_row = batch.next_row
         state.tokens += batch.num_targets
         state.ledger.add(batch.counts)
+        if batch.position:
+            state.position = dict(batch.position)
+            state.ledger.set_skipped(skips_of(state.position["tally"]))
+            self.stream_ended = batch.last
         if not result.applied:
             state.skipped_steps += 1
         self.status.note(step=state.step, tokens=state.tokens)
-        self.monitors.console.advance(state.step, self.plan.total_steps)
+        self.monitors.console.advance(state.step, self._total_steps())
 
     def _check_finite(self, result: StepResult, batch: StepBatches) -> None:
         self.overflows = self.overflows + 1 if result.scale_overflow else 0
@@ -144,7 +159,7 @@ class Loop:
             result,
             learning_rate=rate,
             tokens=self.state.tokens,
-            epoch=self.state.next_row / self.plan.rows_per_epoch,
+            epoch=self.state.epochs(self.plan),
             clock=clock,
             device=self.device,
             flops_per_token=self.flops_per_token,
@@ -153,7 +168,7 @@ class Loop:
         if self.state.skipped_steps:
             numbers["progress/skipped_steps"] = self.state.skipped_steps
         self.state.metrics.update(numbers)
-        self.monitors.step(self.state.step, self.plan.total_steps, numbers)
+        self.monitors.step(self.state.step, self._total_steps(), numbers)
 
     def _validate(self) -> None:
         if self.held_out is None:
@@ -166,7 +181,7 @@ class Loop:
         numbers = {"val/loss": loss, "val/perplexity": perplexity(loss)}
         shown = [f"val/{name}" for name in self.config.eval.metrics]
         self.state.metrics.update(numbers)
-        self.monitors.validation(self.state.step, self.plan.total_steps, numbers, shown)
+        self.monitors.validation(self.state.step, self._total_steps(), numbers, shown)
         if self.samples is not None and not self.stop.requested:
             self.samples(self.state.step)
         self.status.update(phase="training")
@@ -195,10 +210,14 @@ class Loop:
             self.checkpoints.save_and_wait(self.engine.state(), self.state.progress(self.identity))
         self.checkpoints.wait()
         self.monitors.ledger(self.state.ledger)
-        return (self.stop.by or "signal") if stopped else self.plan.ends_by
+        return (self.stop.by or "signal") if stopped else self.plan.ended_by(self.state.next_row)
 
     def _is_last(self) -> bool:
-        return self.state.step >= self.plan.total_steps
+        return self.stream_ended if self.plan.streamed else self.state.step >= self.plan.total_steps
+
+    def _total_steps(self) -> int:
+        """Of the run; a stream may have more than was estimated."""
+        return max(self.plan.total_steps, self.state.step)
 
     def _due(self, every: int | None) -> bool:
         return self._is_last() or bool(every and self.state.step % every == 0)

@@ -70,6 +70,7 @@ def plan_run(given: TrainConfig | LoadedConfig) -> PlanReport:
         num_parameters=built.num_parameters,
         num_eval_rows=num_eval_rows,
         shape=model_shape(built),
+        streamed=config.data.streaming and config.data.format == "text",
     )
     warnings += plan.warnings
     folder = Path(config.output.dir).expanduser().absolute()
@@ -89,7 +90,7 @@ def _sizes(
 ) -> tuple[int, int, int]:
     """(rows, targets, held-out rows) of one epoch, exact or estimated."""
     data = config.data
-    if data.format == "text":
+    if data.format == "text" and not data.streaming:
         found = find_files(data.path, suffixes=TEXT_SUFFIXES, what="text")
         size = sum(file.size_bytes for file in found.files)
         if size > _EXACT_BYTES:

@@ -7,11 +7,10 @@ train, export. Each resource is entered in one ``ExitStack``; whatever ends the 
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
@@ -23,6 +22,8 @@ from protolith.data.cache import TokenizingStopped
 from protolith.data.ledger import Ledger
 from protolith.data.loader import EvalLoader, StepLoader
 from protolith.data.rows import RowStream
+from protolith.data.stream_loader import StreamLoader
+from protolith.data.stream_tally import StreamTally
 from protolith.data.tokenizer import TextTokenizer, load_tokenizer
 from protolith.distributed.single import SingleEngine
 from protolith.distributed.world import World, device_name, has_fast_bf16, single_process
@@ -35,7 +36,7 @@ from protolith.model.flops import peak_flops
 from protolith.model.loss import LossModel
 from protolith.training import banner, compiling
 from protolith.training.checkpoint import Checkpoints, load_checkpoint
-from protolith.training.datasets import Datasets, open_datasets
+from protolith.training.datasets import Datasets, StreamedText, open_datasets
 from protolith.training.identity import run_identity
 from protolith.training.loop import Loop, RunState
 from protolith.training.monitors.all import Monitors
@@ -70,13 +71,14 @@ def run(given: TrainConfig | LoadedConfig, request: Request) -> TrainState:
     quiet = "console" not in config.logging.backends
     with ExitStack() as stack:
         console = stack.enter_context(Console(request.stream, quiet=quiet))
-        stop = stack.enter_context(
-            StopFlag(run_dir.control_stop, lambda name: print_stop(request.stream, name))
-        )
+        stop = request.stop or stack.enter_context(StopFlag())
+        stop.watch(run_dir.control_stop)
         notes = stack.enter_context(claim(run_dir, resume=continues, overwrite=request.overwrite))
         attempt = run_dir.last_attempt() + 1
         status = stack.enter_context(Status(run_dir.status, attempt=attempt))
         console.log_to(run_dir.attempt_log(attempt, 0))
+        loaded = request.loaded is not None
+        console.info(banner.init_line(config.model.init, config.model.name, loaded=loaded))
         for text in spoken:
             console.warn(text)
         for text in notes:
@@ -88,14 +90,6 @@ def run(given: TrainConfig | LoadedConfig, request: Request) -> TrainState:
             status.update(state="stopped", stopped_by=by)
             console.info("stopped before the first step; nothing was trained")
             return TrainState(0, 0.0, 0, {}, run_dir.root, by)
-
-
-def print_stop(stream: TextIO | None, name: str) -> None:
-    print(
-        f"{name} received: finishing the step and saving; a second signal ends at once",
-        file=stream or sys.stderr,
-        flush=True,
-    )
 
 
 @dataclass
@@ -112,6 +106,7 @@ class _Run:
         config, console = self.config, self.console
         world = single_process()
         write_json(self.run_dir.config, config.model_dump(mode="json"))
+        self.stop.raise_if_requested()
         tokenizer = self._tokenizer()
         built = self._model(tokenizer, world)
         datasets = self._datasets(tokenizer, built)
@@ -144,17 +139,7 @@ class _Run:
         external = self._external(state.step)
         stack.callback(external.close, 10.0)
         monitors = Monitors(self.run_dir, console, MetricsFile(self.run_dir.metrics, console.warn), external)
-        stream = RowStream(datasets.train, seed=config.data.seed, shuffle=config.data.shuffle)
-        loader = stack.enter_context(
-            StepLoader(
-                stream,
-                micro_batch_rows=plan.batch.micro_batch_rows,
-                accumulation=plan.batch.accumulation,
-                start_row=state.next_row,
-                stop_row=plan.total_rows,
-                num_workers=config.data.num_workers,
-            )
-        )
+        loader = stack.enter_context(self._loader(datasets, plan, state))
         loop = Loop(
             config=config,
             plan=plan,
@@ -173,6 +158,9 @@ class _Run:
             peak_flops=peak_flops(world.device, config.trainer.mixed_precision),
         )
         stopped_by = loop.run(loader)
+        if isinstance(datasets.train, StreamedText) and "tally" in state.position:
+            for note in StreamTally(datasets.train.stream.text, state.position["tally"]).notes():
+                console.info(note)
         if stopped_by in ("signal", "user"):
             self.status.update(state="stopped", stopped_by=stopped_by, step=state.step)
             console.info(f"stopped by {stopped_by} after step {state.step}; continue with --resume")
@@ -183,7 +171,7 @@ class _Run:
         metrics = dict(state.metrics)
         if "loss/mean" in metrics:
             metrics["loss"] = metrics["loss/mean"]
-        epoch = state.next_row / plan.rows_per_epoch
+        epoch = state.epochs(plan)
         return TrainState(state.step, epoch, state.tokens, metrics, self.run_dir.root, stopped_by)
 
     def _tokenizer(self) -> TextTokenizer:
@@ -208,7 +196,6 @@ class _Run:
             device=world.device,
             precision=self.config.trainer.mixed_precision,
         )
-        self.console.info(banner.init_line(built, model.name))
         for note in built.notes:
             self.console.info(note)
         return built
@@ -237,6 +224,7 @@ class _Run:
             num_parameters=built.num_parameters,
             num_eval_rows=held_out.num_rows if held_out else 0,
             shape=model_shape(built),
+            streamed=isinstance(datasets.train, StreamedText),
         )
         write_json(self.run_dir.plan, plan.to_dict())
         self.status.note(total=plan.total_steps)
@@ -308,7 +296,38 @@ class _Run:
             next_row=progress.next_row,
             tokens=progress.tokens,
             skipped_steps=progress.skipped_steps,
+            position=progress.position,
         )
+
+    def _loader(self, datasets: Datasets, plan: Plan, state: RunState) -> StepLoader | StreamLoader:
+        """The steps that are still to do."""
+        data, batch = self.config.data, plan.batch
+        if not isinstance(datasets.train, StreamedText):
+            state.position = {}
+            return StepLoader(
+                RowStream(datasets.train, seed=data.seed, shuffle=data.shuffle),
+                micro_batch_rows=batch.micro_batch_rows,
+                accumulation=batch.accumulation,
+                start_row=state.next_row,
+                stop_row=plan.total_rows,
+                num_workers=data.num_workers,
+            )
+        if state.next_row and not state.position:  # the data was no stream when it was saved
+            epoch = state.next_row // plan.rows_per_epoch
+            state.position = {"shape": None, "rows": state.next_row, "epoch": epoch}
+        loader = StreamLoader(
+            datasets.train.stream,
+            micro_batch_rows=batch.micro_batch_rows,
+            accumulation=batch.accumulation,
+            position=state.position,
+            num_epochs=self.config.trainer.num_epochs,
+            stop_row=plan.row_limit,
+            num_workers=data.num_workers,
+        )
+        if loader.restarts:
+            epoch = state.position["epoch"] + 1
+            self.console.warn(f"this is other text: epoch {epoch} begins anew, at row {state.next_row}")
+        return loader
 
     def _external(self, step: int) -> ExternalMonitors:
         logging = self.config.logging

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from protolith.training.stop import StopFlag
+
 
 @dataclass(frozen=True)
 class TrainState:
@@ -40,6 +42,8 @@ class Request:
     overwrite: bool = False
     accept_changes: tuple[str, ...] = ()
     stream: TextIO | None = None
+    #: signal handlers that were set before the run (a command sets them before it loads torch)
+    stop: StopFlag | None = None
     #: a loaded (model, tokenizer) pair in place of ``config.model.name``
     loaded: tuple[Any, Any] | None = None
     #: warnings that came up before the run, to be said in it

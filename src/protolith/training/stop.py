@@ -11,7 +11,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -29,16 +28,13 @@ class StopRequested(Exception):  # noqa: N818 - not an error
 class StopFlag:
     """Whether somebody asked this run to stop, and who: "signal" or "user" (control/stop).
 
-    A context manager: signal handlers are set on entry (main thread only) and given back on exit.
-    ``on_first`` is called once, from the handler, to tell the person that it was heard.
+    A context manager: signal handlers are set on entry (main thread only) and given back on exit. The
+    first signal is answered with a line on stderr, so that the person knows it was heard.
     """
 
-    def __init__(
-        self, control_stop: Path | None = None, on_first: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self) -> None:
         self.by: str | None = None
-        self.control_stop = control_stop
-        self._on_first = on_first
+        self._control_stop: Path | None = None
         self._old: dict[int, Any] = {}
         self._next_look = 0.0
 
@@ -54,14 +50,18 @@ class StopFlag:
         for number, handler in self._old.items():
             signal.signal(number, handler)
 
+    def watch(self, control_stop: Path) -> None:
+        """From now on a file of this name is a request too."""
+        self._control_stop = control_stop
+
     @property
     def requested(self) -> bool:
         """Cheap enough to ask between any two pieces of work."""
-        if self.by is None and self.control_stop is not None:
+        if self.by is None and self._control_stop is not None:
             now = time.monotonic()
             if now >= self._next_look:
                 self._next_look = now + _LOOK_EVERY_S
-                if self.control_stop.exists():
+                if self._control_stop.exists():
                     self.by = "user"
         return self.by is not None
 
@@ -73,5 +73,5 @@ class StopFlag:
         if self.by is not None:
             os._exit(EXIT_INTERRUPTED)
         self.by = "signal"
-        if self._on_first:
-            self._on_first(signal.Signals(number).name)
+        heard = f"{signal.Signals(number).name} received: finishing the step and saving; "
+        os.write(2, (heard + "a second signal ends at once\n").encode())

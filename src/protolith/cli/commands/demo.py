@@ -130,7 +130,7 @@ def _conclude(metrics: dict[str, Any], recipe: Path, run_dir: Path, tokenizer: A
         should_stop=lambda: False,
     )
     assert data.held_out is not None
-    unigram = unigram_loss(data.train, data.held_out, tokenizer.vocab_size)
+    unigram = unigram_loss(data.rows, data.held_out, tokenizer.vocab_size)
     curve = read_metrics(RunDir(run_dir).metrics)
     print("\n4. what it learned (mean loss per token of held-out text, in nats)")
     for step, numbers in curve.items():

@@ -91,7 +91,7 @@ def evaluate(
     loss_model = LossModel(module).eval()
     loss_sum, num_tokens = 0.0, 0
     with torch.no_grad():
-        for batch in EvalLoader(datasets.train, batch_rows=batch_size, max_batches=None):
+        for batch in EvalLoader(datasets.rows, batch_rows=batch_size, max_batches=None):
             loss_sum += float(loss_model(batch.inputs.to(device), batch.targets.to(device)))
             num_tokens += batch.num_targets
     loss = loss_sum / num_tokens if num_tokens else math.nan

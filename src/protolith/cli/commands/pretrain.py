@@ -72,19 +72,21 @@ def pretrain(
 
         show_plan(loaded, output, with_config=True)
         return
-    from protolith.cli.render import print_json
-    from protolith.training.pretrain import run
-    from protolith.training.request import Request
+    from protolith.training.stop import StopFlag
 
-    state = run(
-        loaded,
-        Request(
+    with StopFlag() as stop:  # before torch is loaded, which takes seconds
+        from protolith.cli.render import print_json
+        from protolith.training.pretrain import run
+        from protolith.training.request import Request
+
+        request = Request(
             resume=resume,
             overwrite=overwrite,
             accept_changes=tuple(area for area in accept_changes.split(",") if area),
             stream=sys.stderr if output == "json" else None,
-        ),
-    )
+            stop=stop,
+        )
+        state = run(loaded, request)
     if output == "json":
         print_json(
             {

@@ -319,6 +319,17 @@ def test_estimates_are_exact_for_small_text_and_near_for_more(
     assert abs(found.num_rows - real) < 0.15 * real
 
 
+def test_a_very_long_line_is_not_tokenized_for_an_estimate(tokenizer: TextTokenizer, tmp_path: Path) -> None:
+    long = "w5 " * 1_500_000
+    path = write_jsonl(tmp_path / "a.jsonl", [*texts([50] * 20), long, *texts([50] * 20)])
+    found = estimate_rows(stream(path, tokenizer, chunk_bytes=2000))
+    assert not found.exact
+    assert found.sample_bytes < 20_000
+    assert 0.3 < found.num_targets / 1_502_040 < 1.2
+    alone = estimate_rows(stream(write_jsonl(tmp_path / "b.jsonl", [long]), tokenizer))
+    assert alone.sample_bytes > 4_000_000
+
+
 def test_identity_sees_every_change_but_not_time_or_place(tokenizer: TextTokenizer, tmp_path: Path) -> None:
     """Append, remove, rename and edit are told; touching and moving are not (T17)."""
 

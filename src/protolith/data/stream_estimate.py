@@ -22,6 +22,7 @@ from protolith.errors import CorpusTooSmallError
 
 _SAMPLED_CHUNKS = 16
 _HEAD_BYTES = 1 << 20
+_LONG_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -97,10 +98,20 @@ def _spread(num_chunks: int) -> list[int]:
 
 
 def _sample(stream: TextStream, chunks: list[int]) -> Iterator[TextBlock]:
+    """First blocks of these chunks. One with a very long line would take longer than all others together, so
+    it is passed over, unless there is nothing else."""
+    long, found = None, False
     for chunk in chunks:
         block = next(stream.text.parts(chunk), None)
-        if block is not None:
-            yield block
+        if block is None:
+            continue
+        if len(block.data) > _LONG_BYTES:
+            long = block if long is None else long
+            continue
+        found = found or bool(block.data)
+        yield block
+    if long is not None and not found:
+        yield long
 
 
 def _plain_bytes(stream: TextStream) -> tuple[float, bool]:

@@ -14,13 +14,14 @@ from protolith.config.load import LoadedConfig
 from protolith.config.plan import Plan, make_plan
 from protolith.config.schema import TrainConfig
 from protolith.data.files import find_files
+from protolith.data.stream_estimate import estimate_rows
+from protolith.data.streams import TextStream
 from protolith.data.text import TEXT_SUFFIXES
 from protolith.data.tokenizer import TextTokenizer, load_tokenizer
 from protolith.distributed.world import device_name, single_process
 from protolith.model.build import BuiltModel, build_model, resolve_model_dir
 from protolith.training import banner, compiling
 from protolith.training.datasets import open_datasets
-from protolith.training.estimate import estimate_tokens
 from protolith.training.optim import parameter_groups
 from protolith.training.pretrain import model_shape
 from protolith.training.space import check_space
@@ -51,17 +52,19 @@ def plan_run(given: TrainConfig | LoadedConfig) -> PlanReport:
     source = config.model.tokenizer or resolve_model_dir(config.model.name)
     tokenizer = load_tokenizer(source, eos_token=config.data.eos_token)
     notes += tokenizer.notes
+    world = single_process()
     built = build_model(
         config.model.name,
         overrides=config.model.overrides,
         attention=config.model.attention,
         eos_id=tokenizer.eos_id,
         tokenizer_size=tokenizer.vocab_size,
+        device=world.device,
+        precision=config.trainer.mixed_precision,
         meta=True,
     )
     notes += built.notes
     num_rows, num_targets, num_eval_rows = _sizes(config, tokenizer, built, notes, warnings)
-    world = single_process()
     plan = make_plan(
         config,
         world_size=world.size,
@@ -94,14 +97,21 @@ def _sizes(
         found = find_files(data.path, suffixes=TEXT_SUFFIXES, what="text")
         size = sum(file.size_bytes for file in found.files)
         if size > _EXACT_BYTES:
-            estimate = estimate_tokens(found.files, tokenizer, text_field=data.text_field)
-            notes.append(
-                f"tokens estimated from a sample of {estimate.sample_bytes:,} of {size:,} bytes; "
-                "the run itself counts them"
+            stream = TextStream(
+                found.files,
+                tokenizer,
+                seq_len=data.max_seq_length,
+                packing=data.packing is True,
+                shuffle=False,
+                text_field=data.text_field,
             )
-            targets = int(estimate.num_tokens * (1 - data.eval_split))
-            rows = max(1, -(-targets // data.max_seq_length))
-            return rows, targets, int(estimate.num_tokens * data.eval_split) // data.max_seq_length
+            estimate = estimate_rows(stream)
+            notes.append(
+                f"tokens estimated from a sample of {estimate.sample_bytes:,} bytes; the run itself counts them"
+            )
+            held_out = round(estimate.num_rows * data.eval_split)
+            targets = max(1, round(estimate.num_targets * (1 - data.eval_split)))
+            return max(1, estimate.num_rows - held_out), targets, held_out
     datasets = open_datasets(
         config,
         tokenizer,

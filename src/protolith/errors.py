@@ -21,6 +21,7 @@
     ├── NoSpaceError               7    disk or quota
     └── RunFailedError             1    the run started and could not go on
         ├── NonFiniteError              loss or gradient is nan or inf
+        ├── OutOfMemoryError            the device's memory is full
         └── CheckpointError             a checkpoint is torn, or does not fit
 
 A stop that was asked for is not an error: see ``EXIT_STOPPED``. Exit codes stand behind each name
@@ -256,6 +257,12 @@ class NonFiniteError(RunFailedError):
     """Loss or gradient is nan or inf; the weights were not touched."""
 
     code = "non_finite"
+
+
+class OutOfMemoryError(RunFailedError):
+    """The memory of the device or of the machine is full."""
+
+    code = "out_of_memory"
 
 
 class CheckpointError(RunFailedError):

@@ -156,3 +156,16 @@ def test_a_tensor_missing_from_the_file_is_loud(place, tmp_path):
     checkpoint_files.commit(aside, 12)
     with pytest.raises(CheckpointError, match="missing"):
         tiny.train(place, request=Request(resume="latest"), output__dir=str(tmp_path / "run"))
+
+
+def test_a_refused_resume_leaves_the_run_as_it_was(place, tmp_path):
+    """Status, config and plan are those of the run, not those of the request that was refused."""
+    state = tiny.train(place, output__dir=str(tmp_path / "run"))
+    names = ("status.json", "config.json", "plan.json", "ledger.json")
+    before = {name: read_json(state.run_dir / name) for name in names}
+    with pytest.raises(ResumeMismatchError):
+        tiny.train(place, request=Request(resume="latest"), output__dir=str(tmp_path / "run"), data__seed=9)
+    with pytest.raises(NotFoundError):
+        tiny.train(place, request=Request(resume="77"), output__dir=str(tmp_path / "run"))
+    assert {name: read_json(state.run_dir / name) for name in names} == before
+    assert "ERROR" in (state.run_dir / "logs" / "latest" / "rank_0.log").read_text()

@@ -178,3 +178,68 @@ def phase(run_dir):
         return read_json(run_dir / "status.json")["phase"]
     except (OSError, json.JSONDecodeError):
         return None
+
+
+def test_a_stop_at_the_last_step_is_a_stop_while_its_validation_is_left(place, tmp_path):
+    changes = {
+        "trainer__max_steps": 4,
+        "data__eval_path": str(place / "val.jsonl"),
+        "output__dir": str(tmp_path / "run"),
+    }
+    from protolith.training import loop as loop_module
+
+    def stop_first(engine, batches, stop):
+        stop.by = "user"
+        return original(engine, batches, stop)
+
+    original = loop_module.validate
+    loop_module.validate = stop_first
+    try:
+        state = tiny.train(place, **changes)
+    finally:
+        loop_module.validate = original
+    assert (state.step, state.stopped_by) == (4, "user")
+    assert not (state.run_dir / "model").exists()
+    again = tiny.train(place, request=Request(resume="latest"), **changes)
+    assert (again.step, again.stopped_by) == (4, "steps")
+    assert "val/loss" in again.metrics
+    assert (state.run_dir / "model").is_dir()
+
+
+def test_data_that_goes_bad_in_mid_run_costs_nothing(place, tmp_path, monkeypatch):
+    """What was trained is saved before the error leaves."""
+    from protolith.data.packing import WindowRows
+    from protolith.errors import ShardError
+
+    reads = []
+    original = WindowRows.read
+
+    def sometimes(self, numbers):
+        reads.append(1)
+        if len(reads) == 5:
+            raise ShardError("it was cut while the run was reading it", where="00000.ds")
+        return original(self, numbers)
+
+    monkeypatch.setattr(WindowRows, "read", sometimes)
+    with pytest.raises(ShardError):
+        tiny.train(place, output__dir=str(tmp_path / "run"))
+    assert (tmp_path / "run" / "checkpoints" / "step_4").is_dir()
+    status = read_json(tmp_path / "run" / "status.json")
+    assert (status["state"], status["error"]["code"]) == ("failed", "bad_shard")
+    state = tiny.train(place, request=Request(resume="latest"), output__dir=str(tmp_path / "run"))
+    assert state.step == 12
+
+
+def test_running_out_of_memory_is_named(place, tmp_path, monkeypatch):
+    import torch
+
+    from protolith.distributed.single import SingleEngine
+    from protolith.errors import OutOfMemoryError
+
+    def full(self, *_args):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+
+    monkeypatch.setattr(SingleEngine, "forward_backward", full)
+    with pytest.raises(OutOfMemoryError, match="Tried to allocate"):
+        tiny.train(place, output__dir=str(tmp_path / "run"))
+    assert read_json(tmp_path / "run" / "status.json")["error"]["code"] == "out_of_memory"

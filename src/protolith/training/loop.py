@@ -8,7 +8,7 @@ batch. A stop is honoured after the step in progress: validation is left, the st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from protolith.data.ledger import Ledger
 from protolith.data.loader import Batch, StepBatches
 from protolith.data.stream_tally import skips_of
 from protolith.distributed.engine import Engine
-from protolith.errors import NonFiniteError
+from protolith.errors import NonFiniteError, ProtolithError
 from protolith.training.checkpoint import Checkpoints, Progress
 from protolith.training.metrics import Clock, step_numbers
 from protolith.training.monitors.all import Monitors
@@ -83,6 +83,8 @@ class Loop:
     peak_flops: float | None = None
     first_step: int = 1
     overflows: int = 0
+    #: a validation that was due and gave way to a stop: the run is not over without it
+    validation_left: bool = False
     #: streamed text has come to its end
     stream_ended: bool = False
 
@@ -94,7 +96,7 @@ class Loop:
         self._validate_before_first_step()
         self.status.update(phase="training", step=state.step, total=self.plan.total_steps)
         clock = Clock()
-        for batch in batches if not stop.requested else ():
+        for batch in self._saved_on_bad_data(batches) if not stop.requested else ():
             clock.got_data()
             rate = self.schedule(state.step + 1)
             result = optimizer_step(self.engine, batch, rate)
@@ -103,7 +105,7 @@ class Loop:
             clock.finished_step(batch.num_targets)
             if self._due(self.config.logging.log_every_n_steps) or state.step == self.first_step:
                 self._log(result, rate, clock)
-            if self._validation_due() and not stop.requested:
+            if self._validation_due():
                 self._validate()
             if self._checkpoint_due() and not self._is_last():
                 self._save()
@@ -111,6 +113,19 @@ class Loop:
             if stop.requested:
                 break
         return self._finish()
+
+    def _saved_on_bad_data(self, batches: Iterable[StepBatches]) -> Iterator[StepBatches]:
+        """The same batches; when reading fails in mid-run, what was trained so far is saved first."""
+        try:
+            yield from batches
+        except ProtolithError:
+            self._save_what_stands()
+            raise
+
+    def _save_what_stands(self) -> None:
+        if self.state.step > 0 and self.checkpoints.last_saved != self.state.step:
+            self._save()
+        self.checkpoints.wait()
 
     def _advance(self, batch: StepBatches, result: StepResult) -> None:
         state = self.state
@@ -144,9 +159,7 @@ class Loop:
             return
         numbers = {"loss/mean": result.loss, "optim/grad_norm": result.grad_norm}
         self.monitors.numbers(step, numbers)
-        if self.state.step > 0 and self.checkpoints.last_saved != self.state.step:
-            self._save()
-            self.checkpoints.wait()
+        self._save_what_stands()
         raise NonFiniteError(
             f"{what} ({rows}); the weights were not updated",
             where=f"step {step}",
@@ -175,9 +188,11 @@ class Loop:
             return
         self.status.update(phase="evaluating")
         try:
+            self.stop.raise_if_requested()
             loss = validate(self.engine, self.held_out(), self.stop)
         except StopRequested:
-            return  # the stop is seen by the loop; a resume validates this step first
+            self.validation_left = True  # the loop sees the stop; a resume validates this step first
+            return
         numbers = {"val/loss": loss, "val/perplexity": perplexity(loss)}
         shown = [f"val/{name}" for name in self.config.eval.metrics]
         self.state.metrics.update(numbers)
@@ -203,7 +218,7 @@ class Loop:
     def _finish(self) -> str:
         """The end of the loop, however it came: what must be on disk is on disk when this returns."""
         ended = self._is_last()
-        stopped = not ended and self.stop.requested
+        stopped = self.stop.requested and (not ended or self.validation_left)
         wanted = self.state.step > 0 and (self.config.trainer.save_last or stopped)
         self.status.update(phase="saving", step=self.state.step)
         if wanted and self.checkpoints.last_saved != self.state.step:

@@ -8,17 +8,16 @@ makes are ever removed. A kernel lock keeps two living runs apart and dies with 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from protolith.errors import ConflictError, NotAllowedError, OutputInUseError
 from protolith.formats import checkpoint_files
-from protolith.formats.rundir import OWN_NAMES, RunDir, from_os_error, read_json, read_metrics
+from protolith.formats.rundir import OWN_NAMES, RunDir, from_os_error, read_metrics
+from protolith.training.status import read_status
 
 
 @contextmanager
@@ -71,7 +70,7 @@ def is_alive(run_dir: RunDir) -> bool:
 def _refuse_foreign(run_dir: RunDir) -> None:
     """A folder that is no run but holds names that a run would write (a model's folder, say)."""
     taken = [name for name in OWN_NAMES if (run_dir.root / name).exists()]
-    if taken and not _read_status(run_dir):
+    if taken and not read_status(run_dir.status):
         raise ConflictError(
             f"the output folder is not a run, and holds {', '.join(taken)}, which a run would write",
             where=str(run_dir.root),
@@ -111,16 +110,8 @@ def _holds_work(run_dir: RunDir) -> bool:
     return run_dir.model.exists() or bool(read_metrics(run_dir.metrics)) or _last_step(run_dir) > 0
 
 
-def _read_status(run_dir: RunDir) -> dict[str, Any]:
-    try:
-        value = read_json(run_dir.status)
-    except (OSError, json.JSONDecodeError):
-        return {}
-    return value if isinstance(value, dict) and "heartbeat" in value else {}
-
-
 def _last_step(run_dir: RunDir) -> int:
-    return int(_read_status(run_dir).get("step", 0))
+    return int(read_status(run_dir.status).get("step", 0))
 
 
 def _describe(run_dir: RunDir) -> str:

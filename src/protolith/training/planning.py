@@ -107,7 +107,8 @@ def _sizes(
             )
             estimate = estimate_rows(stream)
             notes.append(
-                f"tokens estimated from a sample of {estimate.sample_bytes:,} bytes; the run itself counts them"
+                f"tokens are estimated from a sample of {estimate.sample_bytes:,} bytes; "
+                "the run itself counts them"
             )
             held_out = round(estimate.num_rows * data.eval_split)
             targets = max(1, round(estimate.num_targets * (1 - data.eval_split)))

@@ -27,7 +27,7 @@ from protolith.data.stream_tally import StreamTally
 from protolith.data.tokenizer import TextTokenizer, load_tokenizer
 from protolith.distributed.single import SingleEngine
 from protolith.distributed.world import World, device_name, has_fast_bf16, single_process
-from protolith.errors import NoSpaceError
+from protolith.errors import NoSpaceError, OutOfMemoryError
 from protolith.formats.rundir import RunDir, write_json
 from protolith.model.build import BuiltModel, build_model, resolve_model_dir
 from protolith.model.checkpointing import enable_activation_checkpointing
@@ -56,7 +56,7 @@ from protolith.training.resume import (
 from protolith.training.samples import Sampler
 from protolith.training.schedule import Schedule
 from protolith.training.space import check_space
-from protolith.training.status import Status
+from protolith.training.status import Status, kept_on_refusal
 from protolith.training.stop import StopFlag, StopRequested
 
 
@@ -75,7 +75,8 @@ def run(given: TrainConfig | LoadedConfig, request: Request) -> TrainState:
         stop.watch(run_dir.control_stop)
         notes = stack.enter_context(claim(run_dir, resume=continues, overwrite=request.overwrite))
         attempt = run_dir.last_attempt() + 1
-        status = stack.enter_context(Status(run_dir.status, attempt=attempt))
+        before = stack.enter_context(kept_on_refusal(run_dir.status))
+        status = stack.enter_context(Status(run_dir.status, attempt=attempt, before=before))
         console.log_to(run_dir.attempt_log(attempt, 0))
         loaded = request.loaded is not None
         console.info(banner.init_line(config.model.init, config.model.name, loaded=loaded))
@@ -88,8 +89,16 @@ def run(given: TrainConfig | LoadedConfig, request: Request) -> TrainState:
         except (StopRequested, TokenizingStopped):
             by = stop.by or "signal"
             status.update(state="stopped", stopped_by=by)
-            console.info("stopped before the first step; nothing was trained")
-            return TrainState(0, 0.0, 0, {}, run_dir.root, by)
+            console.info("stopped before a step was trained; what was saved before stands")
+            return TrainState(before.get("step", 0), 0.0, before.get("tokens", 0), {}, run_dir.root, by)
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if type(error) is RuntimeError and "can't allocate memory" not in str(error):
+                raise
+            raise OutOfMemoryError(
+                "out of memory: " + " ".join(str(error).split())[:300],
+                hint="lower trainer.batch_size and raise gradient_accumulation, shorten data.max_seq_length, "
+                "or set model.activation_checkpointing: full",
+            ) from error
 
 
 @dataclass
@@ -105,7 +114,8 @@ class _Run:
     def run(self, stack: ExitStack) -> TrainState:
         config, console = self.config, self.console
         world = single_process()
-        write_json(self.run_dir.config, config.model_dump(mode="json"))
+        if not self.run_dir.config.exists():
+            self._write_record(None)
         self.stop.raise_if_requested()
         tokenizer = self._tokenizer()
         built = self._model(tokenizer, world)
@@ -135,6 +145,7 @@ class _Run:
             warn=console.warn,
         )
         state = self._restore(engine, checkpoints, identity, Ledger())
+        self._write_record(plan)
         state.ledger.set_skipped(datasets.skipped)
         external = self._external(state.step)
         stack.callback(external.close, 10.0)
@@ -173,6 +184,12 @@ class _Run:
             metrics["loss"] = metrics["loss/mean"]
         epoch = state.epochs(plan)
         return TrainState(state.step, epoch, state.tokens, metrics, self.run_dir.root, stopped_by)
+
+    def _write_record(self, plan: Plan | None) -> None:
+        """config.json and plan.json; those of an earlier attempt stand until a resume was accepted."""
+        write_json(self.run_dir.config, self.config.model_dump(mode="json"))
+        if plan is not None:
+            write_json(self.run_dir.plan, plan.to_dict())
 
     def _tokenizer(self) -> TextTokenizer:
         if self.request.loaded is not None:
@@ -226,7 +243,6 @@ class _Run:
             shape=model_shape(built),
             streamed=isinstance(datasets.train, StreamedText),
         )
-        write_json(self.run_dir.plan, plan.to_dict())
         self.status.note(total=plan.total_steps)
         warning = check_space(self.run_dir.root, plan)
         if warning:

@@ -8,19 +8,46 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from protolith.errors import NoSpaceError, NotAllowedError, ProtolithError
-from protolith.formats.rundir import write_json
+from protolith.formats.rundir import read_json, write_json
 
 HEARTBEAT_S = 2.0
 
 
 def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@contextmanager
+def kept_on_refusal(path: Path) -> Iterator[dict[str, Any]]:
+    """A run that is asked to go on and refuses (another corpus, no such step) is what it was before.
+
+    Yields the status of the attempt before, empty when there was none. It is put back when an error comes
+    before training has begun.
+    """
+    before = read_status(path)
+    try:
+        yield before
+    except ProtolithError:
+        if before and read_status(path).get("phase") in ("starting", "tokenizing"):
+            write_json(path, before)
+        raise
+
+
+def read_status(path: Path) -> dict[str, Any]:
+    """The file's content, empty when it is not there or not ours."""
+    try:
+        value = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) and "heartbeat" in value else {}
 
 
 class Status:
@@ -30,7 +57,7 @@ class Status:
     state: running, completed, stopped, failed.
     """
 
-    def __init__(self, path: Path, *, attempt: int) -> None:
+    def __init__(self, path: Path, *, attempt: int, before: dict[str, Any] | None = None) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._end = threading.Event()
@@ -38,9 +65,9 @@ class Status:
         self._value: dict[str, Any] = {
             "phase": "starting",
             "state": "running",
-            "step": 0,
-            "total": 0,
-            "tokens": 0,
+            "step": (before or {}).get("step", 0),
+            "total": (before or {}).get("total", 0),
+            "tokens": (before or {}).get("tokens", 0),
             "attempt": attempt,
             "pid": os.getpid(),
             "started": utc_now(),

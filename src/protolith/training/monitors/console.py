@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,7 @@ from typing import Any, TextIO
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from protolith.errors import ProtolithError
 from protolith.training.status import utc_now
 
 _QUIET_S = 10.0
@@ -64,6 +66,10 @@ class Console:
     ) -> None:
         if self._progress is not None:
             self._progress.stop()
+        if isinstance(error, ProtolithError):
+            self._to_log("ERROR", str(error))
+        elif error is not None:
+            self._to_log("ERROR", "".join(traceback.format_exception(error)))
         if self._log is not None:
             self._log.close()
             self._log = None

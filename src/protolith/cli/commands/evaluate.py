@@ -54,6 +54,7 @@ def evaluate(
     from protolith.model.export import load_exported
     from protolith.model.loss import LossModel
     from protolith.training.datasets import open_datasets
+    from protolith.training.validate import perplexity
 
     trained_with = source.run_config().get("data") or {}
     tokenizer = load_tokenizer(source.folder, trained_with.get("eos_token"))
@@ -97,7 +98,7 @@ def evaluate(
     loss = loss_sum / num_tokens if num_tokens else math.nan
     answer: dict[str, Any] = {
         "loss": loss,
-        "perplexity": _perplexity(loss),
+        "perplexity": perplexity(loss),
         "num_tokens": num_tokens,
         "num_rows": datasets.train.num_rows,
         "max_seq_length": seq_len,
@@ -126,10 +127,3 @@ def _row_length(hf_config: Any) -> int:
     return min(
         getattr(hf_config, "max_position_embeddings", None) or _LONGEST_BY_DEFAULT, _LONGEST_BY_DEFAULT
     )
-
-
-def _perplexity(loss: float) -> float:
-    try:
-        return math.exp(loss)
-    except OverflowError:
-        return math.inf

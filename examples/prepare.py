@@ -19,7 +19,7 @@ from protolith.data.train_tokenizer import train_tokenizer
 from protolith.formats.shard_files import ShardWriter
 
 DEFAULT_FOLDER = Path("output/example-data")
-VOCABULARY = 512
+VOCABULARY = 384
 
 STONES = ("granite", "gneiss", "basalt", "marble", "slate", "schist", "limestone", "quartzite")
 LOOKS = ("grey", "dark", "pale", "banded", "folded", "old", "heavy", "fine-grained")

@@ -88,8 +88,7 @@ def test_a_tokenizer_larger_than_the_vocabulary(place):
 
 
 def test_a_model_folder_that_is_not_there(place):
-    result = refused(place, 3, "nowhere", model__name=str(place / "nowhere"))
-    assert result.stdout.strip() == "" or "nowhere" not in result.stdout
+    refused(place, 3, "nowhere", model__name=str(place / "nowhere"))
 
 
 def test_an_unknown_key_with_its_line_and_the_nearest(place):

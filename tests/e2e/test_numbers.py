@@ -156,13 +156,15 @@ def test_with_rate_zero_all_validation_losses_are_equal(place, tmp_path):
     assert len(set(values)) == 1
 
 
-def test_perplexity_of_a_huge_loss_is_inf_and_never_ends_a_run(place, tmp_path):
+@pytest.mark.parametrize("rate", [30.0, 1e6])
+def test_perplexity_of_a_huge_loss_is_inf_and_never_ends_a_run(place, tmp_path, rate):
     """Rate 1e6 without clipping: the run may stop for divergence, saying so; files stay strict JSON (T28)."""
     try:
         tiny.train(
             place,
             output__dir=str(tmp_path / "run"),
-            trainer__learning_rate=1e6,
+            trainer__learning_rate=rate,
+            trainer__weight_decay=0.0,
             trainer__max_grad_norm=0,
             trainer__max_steps=3,
             trainer__scheduler="constant",
@@ -177,7 +179,8 @@ def test_perplexity_of_a_huge_loss_is_inf_and_never_ends_a_run(place, tmp_path):
         raise AssertionError(f"{name} is no JSON")
 
     rows = [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
-    assert any(row.get("val/perplexity") == "inf" or row.get("perplexity") == "inf" for row in rows)
+    if rate == 30.0:  # at 1e6 activations overflow to a uniform guess, whose perplexity is small
+        assert any(row.get("val/perplexity") == "inf" for row in rows)
     assert all(math.isfinite(float(row["val/loss"])) for row in rows if "val/loss" in row)
 
 

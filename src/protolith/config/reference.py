@@ -7,6 +7,7 @@ written.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -182,3 +183,7 @@ def _bounds(schema: dict[str, Any]) -> str:
     if schema.get("not") == {"const": 0}:
         told.append("not 0")
     return f" {', '.join(told)}" if told else ""
+
+
+if __name__ == "__main__":
+    write_reference(Path(sys.argv[1]))

@@ -85,7 +85,13 @@ def pretrain(
     resume = (
         "latest" if resume_from is True else (str(resume_from) if resume_from not in (None, False) else None)
     )
-    request = Request(resume, overwrite, tuple(accept_changes), None, loaded, tuple(spoken))
+    request = Request(
+        resume=resume,
+        overwrite=overwrite,
+        accept_changes=tuple(accept_changes),
+        loaded=loaded,
+        spoken=tuple(spoken),
+    )
     return run(resolved, request)
 
 

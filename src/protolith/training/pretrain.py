@@ -90,7 +90,14 @@ def run(given: TrainConfig | LoadedConfig, request: Request) -> TrainState:
             by = stop.by or "signal"
             status.update(state="stopped", stopped_by=by)
             console.info("stopped before a step was trained; what was saved before stands")
-            return TrainState(before.get("step", 0), 0.0, before.get("tokens", 0), {}, run_dir.root, by)
+            return TrainState(
+                global_step=before.get("step", 0),
+                epoch=0.0,
+                tokens=before.get("tokens", 0),
+                metrics={},
+                run_dir=run_dir.root,
+                stopped_by=by,
+            )
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             if type(error) is RuntimeError and "can't allocate memory" not in str(error):
                 raise
@@ -183,7 +190,14 @@ class _Run:
         if "loss/mean" in metrics:
             metrics["loss"] = metrics["loss/mean"]
         epoch = state.epochs(plan)
-        return TrainState(state.step, epoch, state.tokens, metrics, self.run_dir.root, stopped_by)
+        return TrainState(
+            global_step=state.step,
+            epoch=epoch,
+            tokens=state.tokens,
+            metrics=metrics,
+            run_dir=self.run_dir.root,
+            stopped_by=stopped_by,
+        )
 
     def _write_record(self, plan: Plan | None) -> None:
         """config.json and plan.json; those of an earlier attempt stand until a resume was accepted."""

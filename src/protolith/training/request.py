@@ -9,7 +9,7 @@ from typing import Any, TextIO
 from protolith.training.stop import StopFlag
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainState:
     """What a run came to.
 
@@ -34,7 +34,7 @@ class TrainState:
         return self.stopped_by in ("signal", "user")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """How a run is asked for, beside its config."""
 

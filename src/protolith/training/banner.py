@@ -32,13 +32,14 @@ def lines(
         f"model: {type(built.module).__name__}, {plan.num_parameters:,} parameters on {device}, "
         f"{trainer.mixed_precision}, attention {built.attention}",
         f"data: {plan.targets_per_epoch:,} tokens to predict in {plan.rows_per_epoch:,} rows "
-        f"of {plan.seq_len}",
+        f"of {plan.seq_len}; held out: {f'{plan.eval_rows:,} rows' if plan.eval_rows else 'none'}",
         f"batch: {batch.micro_batch_rows} rows x {batch.accumulation} micro-batches x {batch.world_size} "
         f"process(es) = {batch.global_rows} rows, {plan.tokens_per_step:,} tokens a step",
         f"run: {about}{plan.total_steps:,} steps, {plan.epochs:.2f} epochs, ends by {plan.ends_by}",
         f"rate: {trainer.scheduler}, peak {trainer.learning_rate:g}, warmup {plan.warmup_steps} steps",
         f"optimizer: {trainer.optimizer}, {groups.describe(trainer.weight_decay)}",
         compile_line,
-        f"memory: about {format_bytes(plan.memory_bytes)}; a checkpoint takes about "
-        f"{format_bytes(plan.checkpoint_bytes)}",
+        f"memory: about {format_bytes(plan.memory_bytes)}",
+        f"disk: {plan.num_checkpoints} checkpoint(s) of about {format_bytes(plan.checkpoint_bytes)}, "
+        f"at most {format_bytes(plan.disk_bytes)} at one time",
     ]

@@ -19,14 +19,18 @@ from protolith.data.streams import TextStream
 from protolith.data.text import TEXT_SUFFIXES
 from protolith.data.tokenizer import TextTokenizer, load_tokenizer
 from protolith.distributed.world import device_name, single_process
+from protolith.formats.rundir import RunDir, read_metrics
 from protolith.model.build import BuiltModel, build_model, resolve_model_dir
+from protolith.model.flops import peak_flops
 from protolith.training import banner, compiling
 from protolith.training.datasets import open_datasets
 from protolith.training.optim import parameter_groups
 from protolith.training.pretrain import model_shape
 from protolith.training.space import check_space
+from protolith.units import format_duration
 
 _EXACT_BYTES = 64_000_000
+_GUESSED_MFU = 0.4
 
 
 @dataclass
@@ -85,7 +89,25 @@ def plan_run(given: TrainConfig | LoadedConfig) -> PlanReport:
     flops = built.flops_per_token(config.data.max_seq_length) * plan.total_tokens
     _, why = compiling.decide(config.model.compile, planned_flops=flops, device=world.device)
     lines = banner.lines(config, plan, built, parameter_groups(built.module), device_name(world.device), why)
+    lines.append(_time_line(config, plan, flops, peak_flops(world.device, config.trainer.mixed_precision)))
     return PlanReport(plan, lines, notes, warnings)
+
+
+def _time_line(config: TrainConfig, plan: Plan, flops: float, peak: float | None) -> str:
+    """The expected time where it can be known: from a run in the same folder, or from the device's peak."""
+    values = read_metrics(RunDir(Path(config.output.dir).expanduser()).metrics).values()
+    speeds = [line["perf/throughput"] for line in values if "perf/throughput" in line]
+    if speeds:
+        speed = sorted(speeds)[len(speeds) // 2]
+        return (
+            f"time: about {format_duration(plan.total_tokens / speed)} at {speed:,.0f} tokens/s, "
+            f"the median of the run in {config.output.dir}"
+        )
+    if peak:
+        return (
+            f"time: about {format_duration(flops / peak / _GUESSED_MFU)} at {_GUESSED_MFU:.0%} MFU (a guess)"
+        )
+    return f"time: not known before the first steps on this device ({flops:.2g} FLOPs)"
 
 
 def _sizes(

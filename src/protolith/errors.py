@@ -238,6 +238,9 @@ class ResumeMismatchError(ConflictError):
     def to_dict(self) -> dict[str, Any]:
         return {**super().to_dict(), "differences": list(self.differences)}
 
+    def __str__(self) -> str:
+        return "\n  ".join([super().__str__(), *self.differences])
+
 
 class NoSpaceError(ProtolithError):
     """The disk or the quota is full."""

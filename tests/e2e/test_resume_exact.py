@@ -82,6 +82,7 @@ def test_resuming_a_finished_run_changes_nothing(place, tmp_path):
     before = (first.run_dir / "model" / "model.safetensors").read_bytes()
     again = tiny.train(place, request=Request(resume="latest"), output__dir=str(tmp_path / "run"))
     assert (again.step, again.tokens, again.stopped_by) == (first.step, first.tokens, first.stopped_by)
+    assert again.metrics["loss"] == first.metrics["loss"]
     assert (again.run_dir / "model" / "model.safetensors").read_bytes() == before
 
 
@@ -99,7 +100,8 @@ def test_another_schedule_is_shown_and_needs_its_name(place, tmp_path):
     more = {"trainer__max_steps": 20, "output__dir": str(tmp_path / "run")}
     with pytest.raises(ResumeMismatchError) as caught:
         tiny.train(place, request=Request(resume="latest"), **more)
-    assert "schedule: total_steps was 12, is 20" in caught.value.message
+    assert "schedule: total_steps was 12, is 20" in caught.value.differences
+    assert "schedule: total_steps was 12, is 20" in str(caught.value)
     assert "--accept-changes schedule" in caught.value.hint
     assert caught.value.exit_code == 5
     state = tiny.train(place, request=Request(resume="latest", accept_changes=("schedule",)), **more)
@@ -138,6 +140,14 @@ def test_damage_is_passed_over_for_latest_and_loud_by_name(place, tmp_path):
     assert "step_12 is passed over: optimizer.safetensors has" in log
     assert "step_10 is passed over" in log
     assert "resumed from step_5" in log
+
+
+def test_when_every_checkpoint_is_damaged_nothing_starts_over_by_itself(place, tmp_path):
+    state = tiny.train(place, output__dir=str(tmp_path / "run"))
+    for folder in (state.run_dir / "checkpoints").iterdir():
+        (folder / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match="none of the 3 checkpoints is complete"):
+        tiny.train(place, request=Request(resume="latest"), output__dir=str(tmp_path / "run"))
 
 
 def test_a_tensor_missing_from_the_file_is_loud(place, tmp_path):

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -127,3 +128,10 @@ def test_half_written_checkpoints_are_swept_and_an_old_stop_is_forgotten(tmp_pat
         assert "half-written" in notes[0]
         assert not run_dir.control_stop.exists()
         assert [p.name for p in run_dir.checkpoints.iterdir()] == ["step_5"]
+
+
+def test_a_folder_that_cannot_be_made_is_a_typed_refusal():
+    """A place where the system makes no folders."""
+    with pytest.raises(NotAllowedError):
+        with claim(RunDir(Path("/proc/nobody/run")), resume=False, overwrite=False):
+            pass

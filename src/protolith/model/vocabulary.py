@@ -21,14 +21,14 @@ def check_vocabulary(model_vocab: int, tokenizer_size: int | None, max_id: int |
     if tokenizer_size is not None and tokenizer_size > model_vocab:
         raise TokenizerError(
             f"the tokenizer knows {tokenizer_size:,} tokens, the model only {model_vocab:,}",
-            where="model.vocab_size",
+            where="model.overrides.vocab_size",
             hint=f"set model.overrides.vocab_size to {tokenizer_size} or more, "
             "or use the model's own tokenizer",
         )
     if max_id is not None and max_id >= model_vocab:
         raise TokenizerError(
             f"id {max_id:,} is beyond the model's vocabulary of {model_vocab:,}",
-            where="model.vocab_size",
+            where="model.overrides.vocab_size",
             hint=f"set model.overrides.vocab_size to {max_id + 1} or more, or use the data's own tokenizer",
         )
     if tokenizer_size is not None and tokenizer_size < model_vocab:

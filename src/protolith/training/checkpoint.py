@@ -169,12 +169,23 @@ def load_checkpoint(folder: Path) -> tuple[EngineState, Progress]:
 
 
 def newest_checkpoint(root: Path, warn: Callable[[str], None]) -> Path | None:
-    """The complete checkpoint with the highest step; says which newer ones it passed over and why."""
-    for folder in reversed(checkpoint_files.list_checkpoints(root)):
+    """The complete checkpoint with the highest step; says which newer ones it passed over and why.
+
+    Raises:
+        CheckpointError: there are checkpoints and none of them is complete.
+    """
+    folders = checkpoint_files.list_checkpoints(root)
+    for folder in reversed(folders):
         problem = folder.problem or checkpoint_files.problem_of(folder.path, digests=True)
         if not problem:
             return folder.path
         warn(f"checkpoint {folder.path.name} is passed over: {problem}")
+    if folders:
+        raise CheckpointError(
+            f"none of the {len(folders)} checkpoints is complete",
+            where=str(root),
+            hint="name a checkpoint of another run, or begin anew with --overwrite",
+        )
     return None
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from protolith.errors import ConflictError, NotAllowedError, OutputInUseError
+from protolith.errors import ConflictError, NoSpaceError, NotAllowedError, OutputInUseError
 from protolith.formats import checkpoint_files
 from protolith.formats.rundir import OWN_NAMES, RunDir, from_os_error, read_metrics
 from protolith.training.status import read_status
@@ -89,9 +89,13 @@ def _lock(run_dir: RunDir) -> int:
         raise ConflictError("a part of the output path is a file", where=str(root)) from None
     except OSError as error:
         typed = from_os_error(error, root)
-        if isinstance(typed, NotAllowedError):
-            typed.message = f"the output folder cannot be written: {error.strerror}"
-        raise typed from error
+        if isinstance(typed, NoSpaceError):
+            raise typed from error
+        raise NotAllowedError(
+            f"the output folder cannot be written: {error.strerror}",
+            where=str(root),
+            hint="choose a folder you may write to",
+        ) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -22,6 +22,7 @@ from protolith.distributed.world import device_name, single_process
 from protolith.formats.rundir import RunDir, read_metrics
 from protolith.model.build import BuiltModel, build_model, resolve_model_dir
 from protolith.model.flops import peak_flops
+from protolith.model.positions import check_row_length
 from protolith.training import banner, compiling
 from protolith.training.datasets import open_datasets
 from protolith.training.optim import parameter_groups
@@ -68,6 +69,7 @@ def plan_run(given: TrainConfig | LoadedConfig) -> PlanReport:
         meta=True,
     )
     notes += built.notes
+    warnings += check_row_length(built.hf_config, config.data.max_seq_length)
     num_rows, num_targets, num_eval_rows = _sizes(config, tokenizer, built, notes, warnings)
     plan = make_plan(
         config,

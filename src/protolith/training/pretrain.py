@@ -34,8 +34,9 @@ from protolith.model.checkpointing import enable_activation_checkpointing
 from protolith.model.export import export_model, write_companions
 from protolith.model.flops import peak_flops
 from protolith.model.loss import LossModel
+from protolith.model.positions import check_row_length
 from protolith.training import banner, compiling
-from protolith.training.checkpoint import Checkpoints, load_checkpoint
+from protolith.training.checkpoint import Checkpoints
 from protolith.training.datasets import Datasets, StreamedText, open_datasets
 from protolith.training.identity import run_identity
 from protolith.training.loop import Loop, RunState
@@ -46,13 +47,8 @@ from protolith.training.monitors.external import ExternalMonitors
 from protolith.training.optim import build_adamw, parameter_groups
 from protolith.training.output_folder import claim
 from protolith.training.request import Request, TrainState
-from protolith.training.resume import (
-    check_identity,
-    find_checkpoint,
-    parse_consent,
-    points_elsewhere,
-    set_aside_later,
-)
+from protolith.training.restore import restore
+from protolith.training.resume import find_checkpoint, parse_consent, points_elsewhere
 from protolith.training.samples import Sampler
 from protolith.training.schedule import Schedule
 from protolith.training.space import check_space
@@ -123,6 +119,8 @@ class _Run:
         world = single_process()
         if not self.run_dir.config.exists():
             self._write_record(None)
+        resume = self.request.resume
+        folder = find_checkpoint(self.run_dir, resume, console.warn) if resume is not None else None
         self.stop.raise_if_requested()
         tokenizer = self._tokenizer()
         built = self._model(tokenizer, world)
@@ -151,7 +149,11 @@ class _Run:
             companions=companions,
             warn=console.warn,
         )
-        state = self._restore(engine, checkpoints, identity, Ledger())
+        state = RunState(Ledger())
+        if folder is not None:
+            state = restore(folder, self.run_dir, engine, checkpoints, identity, self.consent, console)
+        elif resume is not None:
+            console.info("nothing to resume: no complete checkpoint yet, starting at step 1")
         self._write_record(plan)
         state.ledger.set_skipped(datasets.skipped)
         external = self._external(state.step)
@@ -229,6 +231,8 @@ class _Run:
         )
         for note in built.notes:
             self.console.info(note)
+        for warning in check_row_length(built.hf_config, self.config.data.max_seq_length):
+            self.console.warn(warning)
         return built
 
     def _datasets(self, tokenizer: TextTokenizer, built: BuiltModel) -> Datasets:
@@ -299,35 +303,6 @@ class _Run:
         )
         torch.manual_seed(trainer.seed)
         return engine
-
-    def _restore(
-        self, engine: SingleEngine, checkpoints: Checkpoints, identity: dict[str, Any], ledger: Ledger
-    ) -> RunState:
-        """The state to go on from; a fresh one when there is nothing to come back to."""
-        resume = self.request.resume
-        if resume is None:
-            return RunState(ledger)
-        folder = find_checkpoint(self.run_dir, resume, self.console.warn)
-        if folder is None:
-            self.console.info("nothing to resume: no complete checkpoint yet, starting at step 1")
-            return RunState(ledger)
-        engine_state, progress = load_checkpoint(folder)
-        for line in check_identity(progress.identity, identity, accepted=self.consent, where=str(folder)):
-            self.console.warn(f"accepted change: {line}")
-        engine.load_state(engine_state)
-        if folder.parent.resolve() == self.run_dir.checkpoints.resolve():
-            for note in set_aside_later(self.run_dir, progress.step):
-                self.console.info(note)
-            checkpoints.last_saved = progress.step
-        self.console.info(f"resumed from {folder.name}: step {progress.step}, {progress.tokens:,} tokens")
-        return RunState(
-            Ledger.from_dict(progress.ledger),
-            step=progress.step,
-            next_row=progress.next_row,
-            tokens=progress.tokens,
-            skipped_steps=progress.skipped_steps,
-            position=progress.position,
-        )
 
     def _loader(self, datasets: Datasets, plan: Plan, state: RunState) -> StepLoader | StreamLoader:
         """The steps that are still to do."""

@@ -19,7 +19,7 @@ from protolith.training.checkpoint import named_checkpoint, newest_checkpoint
 
 AREAS = ("data", "tokenizer", "model", "batch", "schedule", "optimizer")
 _MEANING = {
-    "data": "the run goes on at the same row number of the changed data",
+    "data": "the run goes on at the same row number of the changed data (streamed text: with its epoch anew)",
     "tokenizer": "the same ids may now mean other text",
     "model": "weights are loaded where names and shapes agree exactly, otherwise the run is refused",
     "batch": "the run goes on at the same row with the new batch",
@@ -103,9 +103,8 @@ def check_identity(
         if found and area not in accepted:
             refused.append(area)
     if refused:
-        shown = lines[:20] + ([f"... and {len(lines) - 20} more"] if len(lines) > 20 else [])
         raise ResumeMismatchError(
-            "what is resumed differs from what was saved:\n  " + "\n  ".join(shown),
+            f"what is resumed differs from what was saved in {', '.join(refused)}",
             where=where,
             hint=f"put it back, or accept it with --accept-changes {','.join(refused)}: "
             + "; ".join(_MEANING[area] for area in refused),

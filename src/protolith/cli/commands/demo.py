@@ -56,7 +56,7 @@ trainer:
   weight_decay: 0.05
   min_lr_ratio: 0.05
   mixed_precision: fp32
-  checkpoint_every_n_steps: 150
+  checkpoint_every_n_steps: 200
   keep_last: 2
 logging:
   log_every_n_steps: 20
@@ -69,7 +69,7 @@ output:
 
 def demo(
     dir: Annotated[Path, typer.Option(help="Folder for the demo's files.")] = Path("demo"),
-    steps: Annotated[int, typer.Option(help="Optimizer steps.", min=2)] = 450,
+    steps: Annotated[int, typer.Option(help="Optimizer steps.", min=2)] = 400,
 ) -> None:
     """Learn a language model from the text of this Python installation, in about three minutes."""
     if dir.exists() and any(dir.iterdir()) and not (dir / "recipe.yaml").exists():

@@ -18,7 +18,7 @@ import typer
 from protolith.errors import ConflictError
 
 _VOCABULARY = 2048
-_CORPUS_BYTES = 3_000_000
+_CORPUS_BYTES = 6_000_000
 _CHUNK_CHARACTERS = 6_000
 
 _MODEL = {
@@ -56,12 +56,12 @@ trainer:
   weight_decay: 0.05
   min_lr_ratio: 0.05
   mixed_precision: fp32
-  checkpoint_every_n_steps: 200
+  checkpoint_every_n_steps: 250
   keep_last: 2
 logging:
   log_every_n_steps: 20
 eval:
-  every_n_steps: 100
+  every_n_steps: 150
 output:
   dir: {run}
 """
@@ -69,7 +69,7 @@ output:
 
 def demo(
     dir: Annotated[Path, typer.Option(help="Folder for the demo's files.")] = Path("demo"),
-    steps: Annotated[int, typer.Option(help="Optimizer steps.", min=2)] = 400,
+    steps: Annotated[int, typer.Option(help="Optimizer steps.", min=2)] = 750,
 ) -> None:
     """Learn a language model from the text of this Python installation, in about three minutes."""
     if dir.exists() and any(dir.iterdir()) and not (dir / "recipe.yaml").exists():

@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -41,7 +42,8 @@ class StopFlag:
     def __enter__(self) -> StopFlag:
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
-                self._old[number] = signal.signal(number, self._handle)
+                if signal.getsignal(number) is not signal.SIG_IGN:  # a background job stays deaf to Ctrl-C
+                    self._old[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
@@ -74,4 +76,5 @@ class StopFlag:
             os._exit(EXIT_INTERRUPTED)
         self.by = "signal"
         heard = f"{signal.Signals(number).name} received: finishing the step and saving; "
-        os.write(2, (heard + "a second signal ends at once\n").encode())
+        with suppress(OSError):  # nobody may be listening any more
+            os.write(2, (heard + "a second signal ends at once\n").encode())

@@ -20,13 +20,19 @@ $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.dev: $(VENV)/.base
 	$(PIP) -e ".[dev,tensorboard,wandb]" && touch $@
 
+# torch.compile on a CPU needs a C++ compiler.
+$(VENV)/.system: | $(BIN)/python
+	@command -v g++ >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
+		&& apt-get install -y -qq --no-install-recommends g++ >/dev/null; } || echo "g++ is missing: install it to test compiling"
+	@touch $@
+
 demo: $(VENV)/.base
 	$(BIN)/protolith demo
 
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q tests
 
-check: $(VENV)/.dev lint types layers
+check: $(VENV)/.dev $(VENV)/.system lint types layers
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from protolith.config.availability import check_available
 from protolith.config.load import LoadedConfig
-from protolith.config.plan import Plan, make_plan
+from protolith.config.plan import ModelShape, Plan, make_plan
 from protolith.config.schema import TrainConfig
 from protolith.data.files import find_files
 from protolith.data.stream_estimate import estimate_rows
 from protolith.data.streams import TextStream
 from protolith.data.text import TEXT_SUFFIXES
 from protolith.data.tokenizer import TextTokenizer, load_tokenizer
-from protolith.distributed.world import device_name, single_process
+from protolith.distributed.world import World, device_name, single_process
 from protolith.formats.rundir import RunDir, read_metrics
 from protolith.model.build import BuiltModel, build_model, resolve_model_dir
 from protolith.model.flops import peak_flops
@@ -26,7 +26,6 @@ from protolith.model.positions import check_row_length
 from protolith.training import banner, compiling
 from protolith.training.datasets import open_datasets
 from protolith.training.optim import parameter_groups
-from protolith.training.pretrain import model_shape
 from protolith.training.space import check_space
 from protolith.units import format_duration
 
@@ -71,15 +70,8 @@ def plan_run(given: TrainConfig | LoadedConfig) -> PlanReport:
     notes += built.notes
     warnings += check_row_length(built.hf_config, config.data.max_seq_length)
     num_rows, num_targets, num_eval_rows = _sizes(config, tokenizer, built, notes, warnings)
-    plan = make_plan(
-        config,
-        world_size=world.size,
-        num_rows=num_rows,
-        num_targets=num_targets,
-        num_parameters=built.num_parameters,
-        num_eval_rows=num_eval_rows,
-        shape=model_shape(built),
-        streamed=config.data.streaming and config.data.format == "text",
+    plan = plan_for(
+        config, built, world, num_rows=num_rows, num_targets=num_targets, num_eval_rows=num_eval_rows
     )
     warnings += plan.warnings
     folder = Path(config.output.dir).expanduser().absolute()
@@ -93,6 +85,34 @@ def plan_run(given: TrainConfig | LoadedConfig) -> PlanReport:
     lines = banner.lines(config, plan, built, parameter_groups(built.module), device_name(world.device), why)
     lines.append(_time_line(config, plan, flops, peak_flops(world.device, config.trainer.mixed_precision)))
     return PlanReport(plan, lines, notes, warnings)
+
+
+def plan_for(
+    config: TrainConfig,
+    built: BuiltModel,
+    world: World,
+    *,
+    num_rows: int,
+    num_targets: int,
+    num_eval_rows: int,
+) -> Plan:
+    """The plan of this model on this data: rows, targets and held-out rows are those of one epoch."""
+    hf_config = built.hf_config
+    return make_plan(
+        config,
+        world_size=world.size,
+        num_rows=num_rows,
+        num_targets=num_targets,
+        num_parameters=built.num_parameters,
+        num_eval_rows=num_eval_rows,
+        shape=ModelShape(
+            hidden_size=int(getattr(hf_config, "hidden_size", 0) or 0),
+            num_layers=int(getattr(hf_config, "num_hidden_layers", 0) or 0),
+            intermediate_size=int(getattr(hf_config, "intermediate_size", 0) or 0),
+            vocab_size=hf_config.vocab_size,
+        ),
+        streamed=config.data.streaming and config.data.format == "text",
+    )
 
 
 def _time_line(config: TrainConfig, plan: Plan, flops: float, peak: float | None) -> str:

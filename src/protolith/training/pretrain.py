@@ -10,42 +10,38 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from protolith.config.availability import check_available
 from protolith.config.load import LoadedConfig
-from protolith.config.plan import ModelShape, Plan, make_plan
+from protolith.config.plan import Plan
 from protolith.config.schema import TrainConfig
 from protolith.data.cache import TokenizingStopped
 from protolith.data.ledger import Ledger
-from protolith.data.loader import EvalLoader, StepLoader
-from protolith.data.rows import RowStream
-from protolith.data.stream_loader import StreamLoader
 from protolith.data.stream_tally import StreamTally
 from protolith.data.tokenizer import TextTokenizer, load_tokenizer
 from protolith.distributed.single import SingleEngine
-from protolith.distributed.world import World, device_name, has_fast_bf16, single_process
+from protolith.distributed.world import World, single_process
 from protolith.errors import NoSpaceError, OutOfMemoryError
 from protolith.formats.rundir import RunDir, write_json
 from protolith.model.build import BuiltModel, build_model, resolve_model_dir
-from protolith.model.checkpointing import enable_activation_checkpointing
 from protolith.model.export import export_model, write_companions
 from protolith.model.flops import peak_flops
-from protolith.model.loss import LossModel
 from protolith.model.positions import check_row_length
-from protolith.training import banner, compiling
+from protolith.training import banner
 from protolith.training.checkpoint import Checkpoints
 from protolith.training.datasets import Datasets, StreamedText, open_datasets
+from protolith.training.engine_setup import build_engine
 from protolith.training.identity import run_identity
+from protolith.training.loaders import held_out_loader, step_loader
 from protolith.training.loop import Loop, RunState
 from protolith.training.monitors.all import Monitors
 from protolith.training.monitors.builtin import MetricsFile
 from protolith.training.monitors.console import Console
 from protolith.training.monitors.external import ExternalMonitors
-from protolith.training.optim import build_adamw, parameter_groups
 from protolith.training.output_folder import claim
+from protolith.training.planning import plan_for
 from protolith.training.request import Request, TrainState
 from protolith.training.restore import restore
 from protolith.training.resume import find_checkpoint, parse_consent, points_elsewhere
@@ -129,7 +125,7 @@ class _Run:
         for text in (*plan.warnings, *datasets.warnings):
             console.warn(text)
         self.stop.raise_if_requested()
-        engine = self._engine(built, plan, world)
+        engine = build_engine(config, built, plan, world, console)
         identity = run_identity(
             config,
             plan,
@@ -159,7 +155,7 @@ class _Run:
         external = self._external(state.step)
         stack.callback(external.close, 10.0)
         monitors = Monitors(self.run_dir, console, MetricsFile(self.run_dir.metrics, console.warn), external)
-        loader = stack.enter_context(self._loader(datasets, plan, state))
+        loader = stack.enter_context(step_loader(config, datasets, plan, state, console.warn))
         loop = Loop(
             config=config,
             plan=plan,
@@ -167,7 +163,7 @@ class _Run:
             schedule=_schedule(config, plan),
             state=state,
             identity=identity,
-            held_out=self._held_out(datasets, plan),
+            held_out=held_out_loader(config, datasets, plan),
             samples=self._samples(built, tokenizer),
             checkpoints=checkpoints,
             monitors=monitors,
@@ -251,88 +247,19 @@ class _Run:
 
     def _plan(self, datasets: Datasets, built: BuiltModel, world: World) -> Plan:
         held_out = datasets.held_out
-        plan = make_plan(
+        plan = plan_for(
             self.config,
-            world_size=world.size,
+            built,
+            world,
             num_rows=datasets.train.num_rows,
             num_targets=datasets.train.num_targets,
-            num_parameters=built.num_parameters,
             num_eval_rows=held_out.num_rows if held_out else 0,
-            shape=model_shape(built),
-            streamed=isinstance(datasets.train, StreamedText),
         )
         self.status.note(total=plan.total_steps)
         warning = check_space(self.run_dir.root, plan)
         if warning:
             self.console.warn(warning)
         return plan
-
-    def _engine(self, built: BuiltModel, plan: Plan, world: World) -> SingleEngine:
-        config, trainer = self.config, self.config.trainer
-        module = built.module.to(world.device)
-        module.train()
-        enable_activation_checkpointing(module, config.model.activation_checkpointing)
-        groups = parameter_groups(module)
-        optimizer = build_adamw(
-            groups,
-            learning_rate=trainer.learning_rate,
-            betas=trainer.betas,
-            eps=trainer.eps,
-            weight_decay=trainer.weight_decay,
-        )
-        flops = built.flops_per_token(config.data.max_seq_length) * plan.total_tokens
-        wanted, why = compiling.decide(config.model.compile, planned_flops=flops, device=world.device)
-        loss: torch.nn.Module = LossModel(module)
-        for note in loss.notes:
-            self.console.info(str(note))
-        if wanted:
-            loss = compiling.compiled(loss, self.console.warn)
-        if trainer.mixed_precision == "bf16" and not has_fast_bf16(world.device):
-            self.console.warn(
-                "bf16 is emulated on this device and slower than fp32; set mixed_precision: fp32"
-            )
-        for line in banner.lines(config, plan, built, groups, device_name(world.device), why):
-            self.console.info(line)
-        engine = SingleEngine(
-            module,
-            loss,
-            optimizer,
-            device=world.device,
-            precision=trainer.mixed_precision,
-            max_grad_norm=trainer.max_grad_norm,
-        )
-        torch.manual_seed(trainer.seed)
-        return engine
-
-    def _loader(self, datasets: Datasets, plan: Plan, state: RunState) -> StepLoader | StreamLoader:
-        """The steps that are still to do."""
-        data, batch = self.config.data, plan.batch
-        if not isinstance(datasets.train, StreamedText):
-            state.position = {}
-            return StepLoader(
-                RowStream(datasets.train, seed=data.seed, shuffle=data.shuffle),
-                micro_batch_rows=batch.micro_batch_rows,
-                accumulation=batch.accumulation,
-                start_row=state.next_row,
-                stop_row=plan.total_rows,
-                num_workers=data.num_workers,
-            )
-        if state.next_row and not state.position:  # the data was no stream when it was saved
-            epoch = state.next_row // plan.rows_per_epoch
-            state.position = {"shape": None, "rows": state.next_row, "epoch": epoch}
-        loader = StreamLoader(
-            datasets.train.stream,
-            micro_batch_rows=batch.micro_batch_rows,
-            accumulation=batch.accumulation,
-            position=state.position,
-            num_epochs=self.config.trainer.num_epochs,
-            stop_row=plan.row_limit,
-            num_workers=data.num_workers,
-        )
-        if loader.restarts:
-            epoch = state.position["epoch"] + 1
-            self.console.warn(f"this is other text: epoch {epoch} begins anew, at row {state.next_row}")
-        return loader
 
     def _external(self, step: int) -> ExternalMonitors:
         logging = self.config.logging
@@ -345,13 +272,6 @@ class _Run:
             resume_step=step or None,
             warn=self.console.warn,
         )
-
-    def _held_out(self, datasets: Datasets, plan: Plan) -> Any:
-        source = datasets.held_out
-        if source is None:
-            return None
-        rows = self.config.eval.batch_size or plan.batch.micro_batch_rows
-        return lambda: EvalLoader(source, batch_rows=rows, max_batches=self.config.eval.max_batches)
 
     def _samples(self, built: BuiltModel, tokenizer: TextTokenizer) -> Sampler | None:
         prompts = self.config.eval.sample_prompts
@@ -366,17 +286,6 @@ class _Run:
         except NoSpaceError as error:
             error.hint = "the last checkpoint is complete: free space and run `protolith export` on it"
             raise
-
-
-def model_shape(built: BuiltModel) -> ModelShape:
-    """What the memory estimate wants to know; zeros where an architecture has other names."""
-    config = built.hf_config
-    return ModelShape(
-        hidden_size=int(getattr(config, "hidden_size", 0) or 0),
-        num_layers=int(getattr(config, "num_hidden_layers", 0) or 0),
-        intermediate_size=int(getattr(config, "intermediate_size", 0) or 0),
-        vocab_size=built.hf_config.vocab_size,
-    )
 
 
 def _schedule(config: TrainConfig, plan: Plan) -> Schedule:

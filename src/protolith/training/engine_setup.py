@@ -1,0 +1,53 @@
+"""From a built model to an engine that can train it: device, optimizer, loss, precision, compiling."""
+
+from __future__ import annotations
+
+import torch
+
+from protolith.config.plan import Plan
+from protolith.config.schema import TrainConfig
+from protolith.distributed.single import SingleEngine
+from protolith.distributed.world import World, device_name, has_fast_bf16
+from protolith.model.build import BuiltModel
+from protolith.model.checkpointing import enable_activation_checkpointing
+from protolith.model.loss import LossModel
+from protolith.training import banner, compiling
+from protolith.training.monitors.console import Console
+from protolith.training.optim import build_adamw, parameter_groups
+
+
+def build_engine(
+    config: TrainConfig, built: BuiltModel, plan: Plan, world: World, console: Console
+) -> SingleEngine:
+    """Says what was resolved on the way. The random state is that of ``trainer.seed`` when it returns."""
+    trainer = config.trainer
+    module = built.module.to(world.device)
+    module.train()
+    enable_activation_checkpointing(module, config.model.activation_checkpointing)
+    groups = parameter_groups(module)
+    optimizer = build_adamw(
+        groups,
+        learning_rate=trainer.learning_rate,
+        betas=trainer.betas,
+        eps=trainer.eps,
+        weight_decay=trainer.weight_decay,
+    )
+    flops = built.flops_per_token(config.data.max_seq_length) * plan.total_tokens
+    wanted, why = compiling.decide(config.model.compile, planned_flops=flops, device=world.device)
+    loss_model = LossModel(module)
+    for note in loss_model.notes:
+        console.info(note)
+    loss: torch.nn.Module = compiling.compiled(loss_model, console.warn) if wanted else loss_model
+    if trainer.mixed_precision == "bf16" and not has_fast_bf16(world.device):
+        console.warn("bf16 is emulated on this device and slower than fp32; set mixed_precision: fp32")
+    for line in banner.lines(config, plan, built, groups, device_name(world.device), why):
+        console.info(line)
+    torch.manual_seed(trainer.seed)
+    return SingleEngine(
+        module,
+        loss,
+        optimizer,
+        device=world.device,
+        precision=trainer.mixed_precision,
+        max_grad_norm=trainer.max_grad_norm,
+    )

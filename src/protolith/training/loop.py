@@ -123,6 +123,7 @@ class Loop:
             raise
 
     def _save_what_stands(self) -> None:
+        self.checkpoints.wait()
         if self.state.step > 0 and self.checkpoints.last_saved != self.state.step:
             self._save()
         self.checkpoints.wait()
@@ -221,9 +222,9 @@ class Loop:
         stopped = self.stop.requested and (not ended or self.validation_left)
         wanted = self.state.step > 0 and (self.config.trainer.save_last or stopped)
         self.status.update(phase="saving", step=self.state.step)
+        self.checkpoints.wait()
         if wanted and self.checkpoints.last_saved != self.state.step:
             self.checkpoints.save_and_wait(self.engine.state(), self.state.progress(self.identity))
-        self.checkpoints.wait()
         self.monitors.ledger(self.state.ledger)
         return (self.stop.by or "signal") if stopped else self.plan.ended_by(self.state.next_row)
 

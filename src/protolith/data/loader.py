@@ -24,7 +24,6 @@ end with the iteration: exhausted, closed, or left by an exception; ``with StepL
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -35,6 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from protolith.data.iteration import OneIteration
 from protolith.data.packing import NO_TARGET, PADDING_INPUT, Rows, RowSource
 from protolith.data.rows import RowSequence, StepCounts
 
@@ -77,7 +77,7 @@ def share(num_rows: int, rank: int, world_size: int) -> tuple[int, int]:
     return num_rows * rank // world_size, num_rows * (rank + 1) // world_size
 
 
-class StepLoader:
+class StepLoader(OneIteration[StepBatches]):
     """Steps from ``start_row`` to ``stop_row`` (None: without end). Each iteration begins at ``start_row``.
 
     Args:
@@ -112,27 +112,7 @@ class StepLoader:
         self._rank = rank
         self._world_size = world_size
         self._num_workers = num_workers
-        self._iteration: weakref.ref[Generator[StepBatches, None, None]] | None = None
-
-    def __enter__(self) -> StepLoader:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[StepBatches]:
-        self.close()
-        steps = self._prefetched() if self._num_workers else self._read_when_asked()
-        # Weak, so that an iteration nobody holds any more ends at once, with its threads.
-        self._iteration = weakref.ref(steps)
-        return steps
-
-    def close(self) -> None:
-        """End the iteration in progress and its threads. Steps that are being read are waited for."""
-        steps = self._iteration() if self._iteration is not None else None
-        if steps is not None:
-            steps.close()
-        self._iteration = None
+        super().__init__(ahead=num_workers > 0)
 
     def _starts(self) -> Iterator[int]:
         start = self.start_row

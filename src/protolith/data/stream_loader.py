@@ -14,7 +14,6 @@ from __future__ import annotations
 import queue
 import tempfile
 import threading
-import weakref
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from protolith.data.iteration import OneIteration
 from protolith.data.loader import StepBatches, deal
 from protolith.data.packing import RowCounts, Rows
 from protolith.data.rows import CountKey, StepCounts
@@ -40,7 +40,7 @@ class _Closed(Exception):  # noqa: N818 - ends the thread, nobody else sees it
     """The iteration is being closed."""
 
 
-class StreamLoader:
+class StreamLoader(OneIteration[StepBatches]):
     """Steps of a stream from ``position`` on. Each iteration begins there.
 
     Args:
@@ -80,29 +80,9 @@ class StreamLoader:
         self._num_epochs = num_epochs
         self._stop_row = stop_row
         self._num_workers = num_workers
-        self._iteration: weakref.ref[Generator[StepBatches, None, None]] | None = None
+        super().__init__(ahead=num_workers > 0)
         #: the position is of other text: its epoch begins anew
         self.restarts = bool(self._position) and self._position["shape"] != stream.shape()
-
-    def __enter__(self) -> StreamLoader:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[StepBatches]:
-        self.close()
-        steps = self._prefetched() if self._num_workers else self._read_when_asked()
-        # Weak, so that an iteration nobody holds any more ends at once, with its processes.
-        self._iteration = weakref.ref(steps)
-        return steps
-
-    def close(self) -> None:
-        """End the iteration in progress, its processes and its thread."""
-        steps = self._iteration() if self._iteration is not None else None
-        if steps is not None:
-            steps.close()
-        self._iteration = None
 
     def _read_when_asked(self) -> Generator[StepBatches, None, None]:
         with self._rows(threading.Event()) as rows:

@@ -38,6 +38,8 @@ def test_a_refusal_is_typed():
     error = rundir.from_os_error(PermissionError(13, "Permission denied"), RunDir(rundir.Path("x")).status)
     assert isinstance(error, NotAllowedError)
     assert error.exit_code == 4
+    other = rundir.from_os_error(FileNotFoundError(2, "No such file or directory"), rundir.Path("/proc/x"))
+    assert isinstance(other, NotAllowedError)
 
 
 def test_metrics_after_going_back_supersede_what_was_written_before(tmp_path):

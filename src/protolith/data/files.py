@@ -149,6 +149,8 @@ def _files_of(root: Path, walk: _Walk, what: str) -> Iterator[DataFile]:
         found = sorted(_walk_folder(root, "", walk, above=()), key=lambda file: file.name)
         yield from found
         return
+    if not root.is_file():
+        raise DataError("this is neither a file nor a folder", where=str(root))
     ending = _ending(root.name, tuple(_OTHER_FORMS))
     if ending and not root.name.lower().endswith(walk.suffixes):
         raise DataError(f"this is no {what}", where=str(root), hint=_OTHER_FORMS[ending])

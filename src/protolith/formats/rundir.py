@@ -161,21 +161,19 @@ def write_text_atomic(path: Path, text: str, *, durable: bool = False) -> None:
         raise from_os_error(error, path) from error
 
 
-def from_os_error(error: OSError, path: Path) -> Exception:
-    """The typed form of an operating-system error while writing ``path``."""
+def from_os_error(error: OSError, path: Path) -> NoSpaceError | NotAllowedError:
+    """The typed form of an operating-system error while writing ``path``: no room, or any other refusal."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return NoSpaceError(
             f"no space left while writing {path.name}",
             where=str(path),
             hint="free some space or choose another output folder",
         )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return NotAllowedError(
-            f"cannot write {path.name}: {error.strerror}",
-            where=str(path),
-            hint="choose a folder you may write to",
-        )
-    return error
+    return NotAllowedError(
+        f"cannot write {path.name}: {error.strerror or error}",
+        where=str(path),
+        hint="choose a folder you may write to",
+    )
 
 
 def write_json(path: Path, value: Any, *, durable: bool = False) -> None:

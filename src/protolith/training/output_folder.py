@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from protolith.errors import ConflictError, NoSpaceError, NotAllowedError, OutputInUseError
+from protolith.errors import ConflictError, OutputInUseError
 from protolith.formats import checkpoint_files
 from protolith.formats.rundir import OWN_NAMES, RunDir, from_os_error, read_metrics
 from protolith.training.status import read_status
@@ -26,7 +26,7 @@ def claim(run_dir: RunDir, *, resume: bool, overwrite: bool) -> Iterator[list[st
 
     Raises:
         OutputInUseError: it holds a run and neither word was said, or another process is running in it.
-        NotAllowedError: it cannot be made or written.
+        NotAllowedError, NoSpaceError: it cannot be made or written.
     """
     _refuse_foreign(run_dir)
     handle = _lock(run_dir)
@@ -88,14 +88,7 @@ def _lock(run_dir: RunDir) -> int:
     except NotADirectoryError:
         raise ConflictError("a part of the output path is a file", where=str(root)) from None
     except OSError as error:
-        typed = from_os_error(error, root)
-        if isinstance(typed, NoSpaceError):
-            raise typed from error
-        raise NotAllowedError(
-            f"the output folder cannot be written: {error.strerror}",
-            where=str(root),
-            hint="choose a folder you may write to",
-        ) from error
+        raise from_os_error(error, root) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

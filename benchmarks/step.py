@@ -81,7 +81,7 @@ def worker(vocab: int, way: str, threads: int, rounds: int, steps: int) -> None:
         num_targets = targets_BT.numel()
 
         def step() -> float:
-            loss_sum = engine.forward_backward(inputs_BT, targets_BT, num_targets)
+            loss_sum = float(engine.forward_backward(inputs_BT, targets_BT, num_targets))
             engine.step(1e-3, apply=True)
             return loss_sum / num_targets
 

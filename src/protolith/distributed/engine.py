@@ -40,8 +40,11 @@ class EngineState:
 class Engine(Protocol):
     """One process or many; the loop cannot tell."""
 
-    def forward_backward(self, inputs_BT: Tensor, targets_BT: Tensor, num_targets: int) -> float:
-        """Add the gradient of ``sum of token losses / num_targets``; returns the sum of token losses."""
+    def forward_backward(self, inputs_BT: Tensor, targets_BT: Tensor, num_targets: int) -> Tensor:
+        """Add the gradient of ``sum of token losses / num_targets``.
+
+        Returns the sum of token losses: an fp32 scalar on the device, not waited for.
+        """
 
     def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor) -> float:
         """Sum of token losses, without gradients and with dropout off."""

@@ -52,12 +52,12 @@ class SingleEngine:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=_AUTOCAST[self.precision])
 
-    def forward_backward(self, inputs_BT: Tensor, targets_BT: Tensor, num_targets: int) -> float:
+    def forward_backward(self, inputs_BT: Tensor, targets_BT: Tensor, num_targets: int) -> Tensor:
         inputs_BT, targets_BT = self._move(inputs_BT), self._move(targets_BT)
         with self._autocast():
             loss_sum = self.loss(inputs_BT, targets_BT)
         self.scaler.scale(loss_sum / num_targets).backward()
-        return float(loss_sum.detach())
+        return loss_sum.detach()  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor) -> float:

@@ -51,7 +51,7 @@ class Console:
             rich = RichConsole(file=self._stream, highlight=False, markup=False)
             self._progress = Progress(
                 TextColumn("{task.description}", markup=False),
-                BarColumn(bar_width=24),
+                BarColumn(bar_width=16),
                 TextColumn("{task.fields[text]}", markup=False),
                 console=rich,
             )
@@ -96,15 +96,15 @@ class Console:
 
     def step(self, step: int, total: int, numbers: dict[str, Any]) -> None:
         """One logged training step."""
-        seconds = numbers["time/step"] * (total - step)
-        text = (
-            f"loss {numbers['loss/mean']:.4f}  lr {numbers['optim/lr']:.3e}  "
-            f"grad_norm {numbers['optim/grad_norm']:.3f}  tokens/s {numbers['perf/throughput']:.0f}  "
-            f"left {timedelta(seconds=round(seconds))}"
+        loss, speed = numbers["loss/mean"], numbers["perf/throughput"]
+        left = timedelta(seconds=round(numbers["time/step"] * (total - step)))
+        line = (
+            f"step {step}/{total}  loss {loss:.4f}  lr {numbers['optim/lr']:.3e}  "
+            f"grad_norm {numbers['optim/grad_norm']:.3f}  tokens/s {speed:.0f}  left {left}"
         )
-        line = f"step {step}/{total}  {text}"
         if self._progress is not None:
-            self._bar("training", step, total, f"{step}/{total}  {text}{self._held_out}")
+            short = f"{step}/{total}  loss {loss:.3f}{self._held_out}  {speed:,.0f} tokens/s  {left} left"
+            self._bar("training", step, total, short)
             self._to_log("INFO", line)
         else:
             self._write("INFO", line)
@@ -117,7 +117,7 @@ class Console:
     def validation(self, step: int, total: int, numbers: dict[str, Any]) -> None:
         shown = "  ".join(f"{name} {value:.4f}" for name, value in numbers.items())
         if "val/loss" in numbers:
-            self._held_out = f"  val {numbers['val/loss']:.4f}"
+            self._held_out = f"  val {numbers['val/loss']:.3f}"
         self._write("INFO", f"step {step}/{total}  {shown}")
 
     def working(self, name: str, done: int, total: int, text: str) -> None:

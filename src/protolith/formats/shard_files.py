@@ -274,6 +274,7 @@ class ShardWriter:
 
     def __enter__(self) -> ShardWriter:
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             self._ids = open(self._aside[self.path], "xb")
             self._index = open(self._aside[index_path_of(self.path)], "xb")
         except OSError:

@@ -150,6 +150,8 @@ class _Run:
             state = restore(folder, self.run_dir, engine, checkpoints, identity, self.consent, console)
         elif resume is not None:
             console.info("nothing to resume: no complete checkpoint yet, starting at step 1")
+        if state.step >= plan.total_steps and not plan.streamed:
+            console.info(f"nothing left to train: step {state.step} of {plan.total_steps}")
         self._write_record(plan)
         state.ledger.set_skipped(datasets.skipped)
         external = self._external(state.step)

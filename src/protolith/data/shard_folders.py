@@ -19,9 +19,10 @@ from pathlib import Path
 from protolith.data.files import DataFile, find_files, name_some
 from protolith.errors import DataError, ShardError
 from protolith.formats.shard_files import ShardInfo, index_path_of, metadata_path_of, read_shard_info
+from protolith.formats.shard_manifest import MANIFEST_NAME
 
 SHARD_SUFFIXES = (".ds",)
-_COMPANIONS = (".ds.index", ".ds.metadata")
+_COMPANIONS = (".ds.index", ".ds.metadata", MANIFEST_NAME)
 
 _STAGE = re.compile(r"(?P<base>.*?)_?(?P<stage>unshuffled|(?:doc_|chunk_)?shuffled)\.ds\Z", re.IGNORECASE)
 _STAGES = ("unshuffled", "shuffled", "doc_shuffled", "chunk_shuffled")

@@ -42,11 +42,13 @@ from protolith.data.rows import RowSequence, StepCounts
 @dataclass(frozen=True)
 class Batch:
     """One micro-batch. inputs: int64[B, T]; targets: int64[B, T], -100 where there is none;
-    num_targets: those of this micro-batch."""
+    num_targets: those of this micro-batch; positions: int64[B, T], from 0 in each document, where documents
+    do not see each other, else None."""
 
     inputs: Tensor
     targets: Tensor
     num_targets: int
+    positions: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,8 @@ class EvalLoader:
 
 def _batch(rows: Rows) -> Batch:
     num_targets = int(np.count_nonzero(rows.targets != NO_TARGET))
-    return Batch(torch.from_numpy(rows.inputs), torch.from_numpy(rows.targets), num_targets)
+    positions = None if rows.positions is None else torch.from_numpy(rows.positions)
+    return Batch(torch.from_numpy(rows.inputs), torch.from_numpy(rows.targets), num_targets, positions)
 
 
 def _filler(seq_len: int) -> Batch:

@@ -52,21 +52,23 @@ class SingleEngine:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=_AUTOCAST[self.precision])
 
-    def forward_backward(self, inputs_BT: Tensor, targets_BT: Tensor, num_targets: int) -> Tensor:
-        inputs_BT, targets_BT = self._move(inputs_BT), self._move(targets_BT)
+    def forward_backward(
+        self, inputs_BT: Tensor, targets_BT: Tensor, num_targets: int, positions_BT: Tensor | None = None
+    ) -> Tensor:
+        batch = self._move(inputs_BT, targets_BT, positions_BT)
         with self._autocast():
-            loss_sum = self.loss(inputs_BT, targets_BT)
+            loss_sum = self.loss(*batch)
         self.scaler.scale(loss_sum / num_targets).backward()
         return loss_sum.detach()  # type: ignore[no-any-return]
 
     @torch.no_grad()
-    def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor) -> float:
+    def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor, positions_BT: Tensor | None = None) -> float:
         was_training = self.module.training
         self.module.eval()
         self.loss.eval()
         try:
             with self._autocast():
-                return float(self.loss(self._move(inputs_BT), self._move(targets_BT)))
+                return float(self.loss(*self._move(inputs_BT, targets_BT, positions_BT)))
         finally:
             self.module.train(was_training)
             self.loss.train(was_training)
@@ -161,8 +163,9 @@ class SingleEngine:
                 )
             tensor.data.copy_(weights[name])
 
-    def _move(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.device, non_blocking=True)
+    def _move(self, *tensors: Tensor | None) -> list[Tensor]:
+        """To the device; what is None is left out."""
+        return [tensor.to(self.device, non_blocking=True) for tensor in tensors if tensor is not None]
 
 
 def _copy(value: Tensor) -> Tensor:

@@ -16,14 +16,16 @@ from typing import Any
 from protolith.config.schema import TrainConfig
 from protolith.data.cache import TokenizedCorpus, TokenizingStopped, tokenize_corpus
 from protolith.data.check import quick_check
+from protolith.data.document_rows import DocumentRows
 from protolith.data.files import find_files
-from protolith.data.packing import DocumentRows, RowSource, WindowRows
+from protolith.data.packing import RowSource
 from protolith.data.shard_folders import find_shards
 from protolith.data.shards import TokenPool
 from protolith.data.stream_estimate import StreamEstimate, estimate_rows
 from protolith.data.streams import TextStream
 from protolith.data.text import TEXT_SUFFIXES
 from protolith.data.tokenizer import TextTokenizer
+from protolith.data.window_rows import WindowRows
 from protolith.errors import DataError
 
 Progress = Callable[[str, int, int, str], None]

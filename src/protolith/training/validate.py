@@ -28,6 +28,6 @@ def validate(engine: Engine, batches: Iterable[Batch], stop: StopFlag) -> float:
     for batch in batches:
         if stop.requested:
             raise StopRequested
-        loss_sum += engine.evaluate(batch.inputs, batch.targets)
+        loss_sum += engine.evaluate(batch.inputs, batch.targets, batch.positions)
         num_targets += batch.num_targets
     return loss_sum / max(num_targets, 1)

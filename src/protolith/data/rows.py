@@ -15,7 +15,7 @@ Cost: the order is computed in blocks of 1024 places, the last of which is kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -175,6 +175,15 @@ class RowStream:
             numbers = order.take(places)
             self._block = (epoch, block, numbers)
         return numbers
+
+
+def add_counts(parts: Iterable[StepCounts]) -> StepCounts:
+    """The sum, source by source and epoch by epoch."""
+    total: StepCounts = {}
+    for part in parts:
+        for key, more in part.items():
+            total[key] = total[key] + more if key in total else more
+    return total
 
 
 def join_rows(parts: Sequence[Rows]) -> Rows:

@@ -9,6 +9,7 @@ embedded as must be zero. Costs one forward and backward pass over a few tokens.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ _LENGTHS = (5, 7, 4)
 _NOTHING = 1e-6
 
 
-def prove_documents_apart(loss: LossModel, autocast: AbstractContextManager[None] | None = None) -> None:
+def prove_documents_apart(loss: LossModel, autocast: AbstractContextManager[Any] | None = None) -> None:
     """Ask the model. Neither weights, gradients nor random state are changed.
 
     Raises:
@@ -38,7 +39,7 @@ def prove_documents_apart(loss: LossModel, autocast: AbstractContextManager[None
 
 
 def leak(
-    loss: LossModel, autocast: AbstractContextManager[None] | None = None, *, restart: bool = True
+    loss: LossModel, autocast: AbstractContextManager[Any] | None = None, *, restart: bool = True
 ) -> tuple[float, float]:
     """(largest gradient that reaches other documents, largest inside the document), of the middle one of
     three documents in each of two rows. ``restart=False``: positions run on, as without a mask."""

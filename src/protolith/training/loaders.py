@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from protolith.config.plan import Plan
@@ -10,7 +10,7 @@ from protolith.config.schema import TrainConfig
 from protolith.data.loader import Batch, EvalLoader, StepLoader
 from protolith.data.mixture import MixedRows, continued
 from protolith.data.row_ranges import stop_after
-from protolith.data.rows import RowSequence, RowStream
+from protolith.data.rows import RowStream
 from protolith.data.stream_loader import StreamLoader
 from protolith.training.datasets import Datasets
 from protolith.training.loop import RunState
@@ -18,11 +18,22 @@ from protolith.training.loop import RunState
 HeldOut = Callable[[], dict[str, Iterable[Batch]]]
 
 
-def row_sequence(config: TrainConfig, datasets: Datasets, plan: Plan, state: RunState) -> RowSequence:
-    """The run's rows by number. Of a mixture, ``state.position`` holds the stages as they really were."""
+def row_sequence(
+    config: TrainConfig,
+    datasets: Datasets,
+    global_rows: int,
+    *,
+    record: Sequence[Mapping[str, Any]] = (),
+    next_row: int = 0,
+) -> RowStream | MixedRows:
+    """The run's rows by number.
+
+    Args:
+        global_rows: of a step; stages of a mixture begin with steps.
+        record, next_row: the stages as they really were up to that row, on resume.
+    """
     data = config.data
     if not datasets.mixed:
-        state.position = {}
         return RowStream(datasets.rows, seed=data.seed, shuffle=data.shuffle)
     streams = [
         RowStream(
@@ -34,13 +45,10 @@ def row_sequence(config: TrainConfig, datasets: Datasets, plan: Plan, state: Run
         )
         for source in datasets.sources
     ]
-    stages = datasets.stages(plan.batch.global_rows)
-    record: list[dict[str, Any]] = state.position.get("stages", [])
+    stages = datasets.stages(global_rows)
     if record:
-        stages = continued(stages, record, state.next_row)
-    mixed = MixedRows(streams, stages)
-    state.position = {"stages": mixed.record()}
-    return mixed
+        stages = continued(stages, record, next_row)
+    return MixedRows(streams, stages)
 
 
 def step_loader(
@@ -49,8 +57,16 @@ def step_loader(
     """The steps from where ``state`` stands; a context manager that ends what reads ahead."""
     data, batch = config.data, plan.batch
     if datasets.stream is None:
+        rows = row_sequence(
+            config,
+            datasets,
+            batch.global_rows,
+            record=state.position.get("stages", ()),
+            next_row=state.next_row,
+        )
+        state.position = {"stages": rows.record()} if isinstance(rows, MixedRows) else {}
         return StepLoader(
-            row_sequence(config, datasets, plan, state),
+            rows,
             micro_batch_rows=batch.micro_batch_rows,
             accumulation=batch.accumulation,
             start_row=state.next_row,

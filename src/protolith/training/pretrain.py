@@ -20,7 +20,7 @@ from protolith.config.schema import TrainConfig
 from protolith.data.cache import TokenizingStopped
 from protolith.data.ledger import Ledger
 from protolith.data.row_ranges import merged
-from protolith.data.stream_tally import StreamTally
+from protolith.data.stream_loader import StreamLoader
 from protolith.data.tokenizer import TextTokenizer, load_tokenizer
 from protolith.distributed.single import SingleEngine
 from protolith.distributed.world import World, single_process
@@ -176,7 +176,10 @@ class _Run:
             held_out=held_out_loader(config, datasets, plan),
             samples=self._samples(built, tokenizer),
             suspects=Suspects(
-                self.run_dir.monitors, tokenizer, getattr(loader, "sequence", None), console.warn
+                self.run_dir.monitors,
+                tokenizer,
+                None if isinstance(loader, StreamLoader) else loader.sequence,
+                console.warn,
             ),
             checkpoints=checkpoints,
             monitors=monitors,
@@ -187,9 +190,8 @@ class _Run:
             peak_flops=peak_flops(world.device, config.trainer.mixed_precision),
         )
         stopped_by = loop.run(loader)
-        if datasets.stream is not None and "tally" in state.position:
-            for note in StreamTally(datasets.stream.stream.text, state.position["tally"]).notes():
-                console.info(note)
+        for note in loader.stream.tally_notes(state.position) if isinstance(loader, StreamLoader) else ():
+            console.info(note)
         if stopped_by in ("signal", "user"):
             self.status.update(state="stopped", stopped_by=stopped_by, step=state.step)
             console.info(f"stopped by {stopped_by} after step {state.step}; continue with --resume")

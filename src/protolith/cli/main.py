@@ -41,6 +41,7 @@ COMMANDS: dict[str, Entry] = {
         "pretrain", "pretrain", "Run a config here: train, or go on with a run.", parser="OptionalResume"
     ),
     "plan": Entry("plan", "plan", "Say what a config would cost, before anything is spent."),
+    "data check": Entry("data", "check", "Prove token shards good before training on them."),
     "tokenizer train": Entry("tokenizer", "train", "Train a byte-level BPE tokenizer on text."),
     "generate": Entry("generate", "generate", "Let a model go on with a text."),
     "eval": Entry("evaluate", "evaluate", "Held-out loss and perplexity of a model."),
@@ -52,6 +53,7 @@ COMMANDS: dict[str, Entry] = {
 }
 
 _GROUPS = {
+    "data": "Token shards: are they what training needs?",
     "tokenizer": "Tokenizers of your own.",
     "config": "Configs and their schema.",
     "runs": "Runs and what they came to. Without a command: list those under DIR (default: output).",

@@ -120,3 +120,5 @@ def test_resume_fills_its_own_value():
         "--overwrite",
     ]
     assert fill_resume(["--resume=4", "r.yaml"]) == ["--resume=4", "r.yaml"]
+    gone = ["r.yaml", "--resume", "out/checkpoints/step_9"]
+    assert fill_resume(gone) == gone, "the refusal can name it"

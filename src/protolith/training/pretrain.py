@@ -44,7 +44,7 @@ from protolith.training.output_folder import claim
 from protolith.training.planning import plan_for
 from protolith.training.request import Request, TrainState
 from protolith.training.restore import restore
-from protolith.training.resume import find_checkpoint, parse_consent, points_elsewhere
+from protolith.training.resume import find_checkpoint, parse_consent, points_elsewhere, require_folder
 from protolith.training.samples import Sampler
 from protolith.training.schedule import Schedule
 from protolith.training.space import check_space
@@ -59,6 +59,7 @@ def run(given: TrainConfig | LoadedConfig, request: Request) -> TrainState:
     spoken = (*request.spoken, *(given.warnings if isinstance(given, LoadedConfig) else ()))
     consent = parse_consent(request.accept_changes)
     run_dir = RunDir(Path(config.output.dir).expanduser())
+    require_folder(run_dir, request.resume)
     continues = request.resume is not None and not points_elsewhere(request.resume, run_dir)
     quiet = "console" not in config.logging.backends
     with ExitStack() as stack:

@@ -82,7 +82,7 @@ def run(given: TrainConfig | LoadedConfig, request: Request) -> TrainState:
         except (StopRequested, TokenizingStopped):
             by = stop.by or "signal"
             status.update(state="stopped", stopped_by=by)
-            console.info("stopped before a step was trained; what was saved before stands")
+            console.ended("stopped before a step was trained; what was saved before stands")
             return TrainState(
                 global_step=before.get("step", 0),
                 epoch=0.0,
@@ -182,11 +182,11 @@ class _Run:
                 console.info(note)
         if stopped_by in ("signal", "user"):
             self.status.update(state="stopped", stopped_by=stopped_by, step=state.step)
-            console.info(f"stopped by {stopped_by} after step {state.step}; continue with --resume")
+            console.ended(f"stopped by {stopped_by} after step {state.step}; continue with --resume")
         else:
             self._export(engine, built, tokenizer)
             self.status.update(state="completed", phase="done", stopped_by=stopped_by, step=state.step)
-            console.info(f"done: {state.step} steps, {state.tokens:,} tokens; model in {self.run_dir.model}")
+            console.ended(f"done: {state.step} steps, {state.tokens:,} tokens; model in {self.run_dir.model}")
         metrics = dict(state.metrics)
         if "loss/mean" in metrics:
             metrics["loss"] = metrics["loss/mean"]

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from protolith.errors import NotFoundError
+from protolith.errors import NotFoundError, UsageError
 from protolith.formats import checkpoint_files
 from protolith.training.request import Request
+from protolith.training.resume import parse_consent
 from tests.support import tiny
 
 
@@ -43,3 +44,13 @@ def test_a_folder_among_others_is_known_by_its_neighbours(tmp_path):
     with pytest.raises(NotFoundError) as caught:
         tiny.train(tmp_path, request=Request(resume=str(tmp_path / "other/checkpoints/step_99")))
     assert "there are: 3 more and step_4, " in caught.value.hint
+
+
+def test_an_area_that_is_misspelt_is_told_with_the_nearest():
+    assert parse_consent(["data", "optimizer"]) == {"data", "optimizer"}
+    with pytest.raises(UsageError, match="unknown area to accept: optimiser") as caught:
+        parse_consent(["optimiser", "data"])
+    assert caught.value.hint.startswith("did you mean optimizer? areas are data, tokenizer")
+    with pytest.raises(UsageError) as caught:
+        parse_consent(["everything"])
+    assert caught.value.hint.startswith("areas are")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from protolith.config.names import nearest_word
 from protolith.data.identity import diff_identity
 from protolith.errors import NotFoundError, ResumeMismatchError, UsageError
 from protolith.formats import checkpoint_files
@@ -100,8 +101,10 @@ def parse_consent(areas: Iterable[str]) -> frozenset[str]:
     given = frozenset(areas)
     unknown = sorted(given - set(AREAS))
     if unknown:
+        near = [word for word in (nearest_word(name, list(AREAS)) for name in unknown) if word]
+        meant = f"did you mean {', '.join(near)}? " if near else ""
         raise UsageError(
-            f"unknown area to accept: {', '.join(unknown)}", hint=f"areas are {', '.join(AREAS)}"
+            f"unknown area to accept: {', '.join(unknown)}", hint=f"{meant}areas are {', '.join(AREAS)}"
         )
     return given
 

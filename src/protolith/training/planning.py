@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from protolith.config.availability import check_available
+from protolith.config.checks import Say, same_name
 from protolith.config.load import LoadedConfig
 from protolith.config.plan import ModelShape, Plan, make_plan
 from protolith.config.schema import TrainConfig
@@ -71,7 +72,13 @@ def plan_run(given: TrainConfig | LoadedConfig) -> PlanReport:
     warnings += check_row_length(built.hf_config, config.data.max_seq_length)
     num_rows, num_targets, num_eval_rows = _sizes(config, tokenizer, built, notes, warnings)
     plan = plan_for(
-        config, built, world, num_rows=num_rows, num_targets=num_targets, num_eval_rows=num_eval_rows
+        config,
+        built,
+        world,
+        num_rows=num_rows,
+        num_targets=num_targets,
+        num_eval_rows=num_eval_rows,
+        say=given.say if isinstance(given, LoadedConfig) else same_name,
     )
     warnings += plan.warnings
     folder = Path(config.output.dir).expanduser().absolute()
@@ -95,6 +102,7 @@ def plan_for(
     num_rows: int,
     num_targets: int,
     num_eval_rows: int,
+    say: Say = same_name,
 ) -> Plan:
     """The plan of this model on this data: rows, targets and held-out rows are those of one epoch."""
     hf_config = built.hf_config
@@ -112,6 +120,7 @@ def plan_for(
             vocab_size=hf_config.vocab_size,
         ),
         streamed=config.data.streaming and config.data.format == "text",
+        say=say,
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from protolith.config.availability import check_available
+from protolith.config.checks import Say, same_name
 from protolith.config.load import LoadedConfig
 from protolith.config.plan import Plan
 from protolith.config.schema import TrainConfig
@@ -78,7 +79,8 @@ def run(given: TrainConfig | LoadedConfig, request: Request) -> TrainState:
         for text in notes:
             console.info(text)
         try:
-            return _Run(config, request, run_dir, console, stop, status, consent).run(stack)
+            say = given.say if isinstance(given, LoadedConfig) else same_name
+            return _Run(config, request, run_dir, console, stop, status, consent, say).run(stack)
         except (StopRequested, TokenizingStopped):
             by = stop.by or "signal"
             status.update(state="stopped", stopped_by=by)
@@ -110,6 +112,7 @@ class _Run:
     stop: StopFlag
     status: Status
     consent: frozenset[str]
+    say: Say
 
     def run(self, stack: ExitStack) -> TrainState:
         config, console = self.config, self.console
@@ -257,6 +260,7 @@ class _Run:
             num_rows=datasets.train.num_rows,
             num_targets=datasets.train.num_targets,
             num_eval_rows=held_out.num_rows if held_out else 0,
+            say=self.say,
         )
         self.status.note(total=plan.total_steps)
         warning = check_space(self.run_dir.root, plan)

@@ -1,4 +1,4 @@
-"""A plan says what would stop a run, or make it wrong, in the user's own names and before anything is spent."""
+"""A plan says what would stop a run, in the user's own names, before anything is spent."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from protolith.training.monitors.all import Monitors
 from protolith.training.monitors.builtin import MetricsFile
 from protolith.training.monitors.console import Console
 from protolith.training.monitors.external import ExternalMonitors
-from protolith.training.output_folder import claim
+from protolith.training.output_folder import claim, strangers
 from protolith.training.planning import plan_for
 from protolith.training.request import Request, TrainState
 from protolith.training.restore import restore
@@ -61,6 +61,7 @@ def run(given: TrainConfig | LoadedConfig, request: Request) -> TrainState:
     consent = parse_consent(request.accept_changes)
     run_dir = RunDir(Path(config.output.dir).expanduser())
     require_folder(run_dir, request.resume)
+    spoken = (*spoken, *strangers(run_dir))
     continues = request.resume is not None and not points_elsewhere(request.resume, run_dir)
     quiet = "console" not in config.logging.backends
     with ExitStack() as stack:

@@ -27,7 +27,8 @@ from protolith.model.positions import check_row_length
 from protolith.training import banner, compiling
 from protolith.training.datasets import open_datasets
 from protolith.training.optim import parameter_groups
-from protolith.training.space import check_space
+from protolith.training.output_folder import foresee
+from protolith.training.space import check_memory, check_space
 from protolith.units import format_duration
 
 _EXACT_BYTES = 64_000_000
@@ -53,7 +54,7 @@ def plan_run(given: TrainConfig | LoadedConfig) -> PlanReport:
     check_available(given)
     config = given.config if isinstance(given, LoadedConfig) else given
     notes: list[str] = []
-    warnings: list[str] = []
+    warnings = foresee(RunDir(Path(config.output.dir).expanduser()))
     source = config.model.tokenizer or resolve_model_dir(config.model.name)
     tokenizer = load_tokenizer(source, eos_token=config.data.eos_token)
     notes += tokenizer.notes
@@ -84,9 +85,7 @@ def plan_run(given: TrainConfig | LoadedConfig) -> PlanReport:
     folder = Path(config.output.dir).expanduser().absolute()
     while not folder.exists():
         folder = folder.parent
-    warning = check_space(folder, plan)
-    if warning:
-        warnings.append(warning)
+    warnings += filter(None, [check_space(folder, plan), check_memory(world.device, plan)])
     flops = built.flops_per_token(config.data.max_seq_length) * plan.total_tokens
     _, why = compiling.decide(config.model.compile, planned_flops=flops, device=world.device)
     lines = banner.lines(config, plan, built, parameter_groups(built.module), device_name(world.device), why)

@@ -22,6 +22,7 @@ from protolith.version import __version__
 
 PROGRAM = "protolith"
 _COMPLETION = "_PROTOLITH_COMPLETE"
+_HELP = ("-h", "--help")
 
 
 class Entry(NamedTuple):
@@ -83,8 +84,10 @@ class LazyGroup(TyperGroup):
         return _command(full) if full in COMMANDS else None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if self.prefix in COMMANDS and (not args or args[0] not in (*self.list_commands(ctx), "--help")):
+        if self.prefix in COMMANDS and (not args or args[0] not in (*self.list_commands(ctx), *_HELP)):
             args = [self.prefix, *args]
+        elif not args:  # a group alone shows what is in it, as the program itself does
+            args = ["--help"]
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -141,6 +144,7 @@ def _program() -> Any:
         pretty_exceptions_enable=False,
         help="Pretrain language models from scratch.",
         epilog="Help on a command: protolith COMMAND --help",
+        context_settings={"help_option_names": list(_HELP)},  # commands below have it from here
     )
 
     @app.callback()

@@ -28,6 +28,9 @@ from protolith.errors import DataError
 
 Progress = Callable[[str, int, int, str], None]
 
+#: Of all tokens: a larger share that is cut is worth a warning.
+_MUCH_CUT = 0.01
+
 
 @dataclass(frozen=True)
 class StreamedText:
@@ -103,6 +106,7 @@ def open_datasets(
     _check(train_pool, tokenizer, vocab_size, warnings)
     train = _rows(train_pool, config)
     notes.extend(train.notes)
+    warnings.extend(_much_cut(train))
     for reason, count in train.skipped.items():
         skipped[reason] = skipped.get(reason, 0) + count
     return Datasets(
@@ -256,6 +260,17 @@ def _rows(pool: TokenPool, config: TrainConfig, what: str = "training data") -> 
     except DataError as error:
         error.message = f"{what}: {error.message}"
         raise
+
+
+def _much_cut(rows: RowSource) -> list[str]:
+    """A note has the numbers; that a good part of the text is never trained on is more than a note."""
+    counts = rows.epoch_counts
+    if counts.cut <= _MUCH_CUT * counts.read:
+        return []
+    return [
+        f"{100 * counts.cut / counts.read:.1f} % of the tokens are never trained on: documents are cut at"
+        f" rows of {rows.seq_len}; longer rows or packing keep them"
+    ]
 
 
 def _check(

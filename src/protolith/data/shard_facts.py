@@ -234,7 +234,9 @@ def _judge_metadata(
     elif found is not None and found.manifest is not None and expected.tokenizer_digest:
         theirs = found.manifest.tokenizer.get("digest")
         if theirs and theirs != expected.tokenizer_digest:
-            findings.doubts.append("the manifest has another digest for the tokenizer: it was changed since")
+            findings.doubts.append(
+                "the manifest has another digest of the tokenizer: its files or end of text changed since"
+            )
     if shard.index_path is None:
         findings.doubts.append("no .index: where documents end is not known")
     if shard.metadata_path is None:

@@ -31,6 +31,9 @@ from protolith.training.source_rows import Opening, Progress, Said, cache_root
 
 __all__ = ["Datasets", "SourceRows", "StreamedText", "cache_root", "open_datasets"]
 
+#: Of all tokens: a larger share that is cut is worth a warning.
+_MUCH_CUT = 0.01
+
 
 @dataclass(frozen=True)
 class StreamedText:
@@ -203,11 +206,23 @@ def _open_source(opening: Opening, spec: SourceSpec, said: Said, about: str) -> 
     opening.check(pool, said, about=about)
     rows = opening.rows(pool, f"source {spec.name}" if about else "training data")
     said.notes.extend(about + note for note in rows.notes)
+    said.warnings.extend(about + warning for warning in _much_cut(rows))
     said.skip(spec.name, rows.skipped)
     held_out = None
     if eval_folder is not None:
         held_out = _held_out_rows(opening, [str(eval_folder)], said, pool, f"{about}validation data")
     return _Opened(SourceRows(spec.name, rows, spec.weights), pool, held_out)
+
+
+def _much_cut(rows: RowSource) -> list[str]:
+    """A note has the numbers; that a good part of the text is never trained on is more than a note."""
+    counts = rows.epoch_counts
+    if counts.cut <= _MUCH_CUT * counts.read:
+        return []
+    return [
+        f"{100 * counts.cut / counts.read:.1f} % of the tokens are never trained on: documents are cut at"
+        f" rows of {rows.seq_len}; longer rows or packing keep them"
+    ]
 
 
 def _held_out(opening: Opening, said: Said, training: TokenPool | None) -> dict[str, RowSource]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from protolith.config.availability import check_available
+from protolith.config.checks import Say, same_name
 from protolith.config.load import LoadedConfig
 from protolith.config.plan import Plan
 from protolith.config.schema import TrainConfig
@@ -41,12 +42,12 @@ from protolith.training.monitors.all import Monitors
 from protolith.training.monitors.builtin import MetricsFile
 from protolith.training.monitors.console import Console
 from protolith.training.monitors.external import ExternalMonitors
-from protolith.training.output_folder import claim
+from protolith.training.output_folder import claim, strangers
 from protolith.training.passes import mixture_lines
 from protolith.training.planning import plan_for
 from protolith.training.request import Request, TrainState
 from protolith.training.restore import restore
-from protolith.training.resume import find_checkpoint, parse_consent, points_elsewhere
+from protolith.training.resume import find_checkpoint, parse_consent, points_elsewhere, require_folder
 from protolith.training.samples import Sampler
 from protolith.training.schedule import Schedule
 from protolith.training.space import check_space
@@ -62,6 +63,8 @@ def run(given: TrainConfig | LoadedConfig, request: Request) -> TrainState:
     spoken = (*request.spoken, *(given.warnings if isinstance(given, LoadedConfig) else ()))
     consent = parse_consent(request.accept_changes)
     run_dir = RunDir(Path(config.output.dir).expanduser())
+    require_folder(run_dir, request.resume)
+    spoken = (*spoken, *strangers(run_dir))
     continues = request.resume is not None and not points_elsewhere(request.resume, run_dir)
     quiet = "console" not in config.logging.backends
     with ExitStack() as stack:
@@ -80,11 +83,12 @@ def run(given: TrainConfig | LoadedConfig, request: Request) -> TrainState:
         for text in notes:
             console.info(text)
         try:
-            return _Run(config, request, run_dir, console, stop, status, consent).run(stack)
+            say = given.say if isinstance(given, LoadedConfig) else same_name
+            return _Run(config, request, run_dir, console, stop, status, consent, say).run(stack)
         except (StopRequested, TokenizingStopped):
             by = stop.by or "signal"
             status.update(state="stopped", stopped_by=by)
-            console.info("stopped before a step was trained; what was saved before stands")
+            console.ended("stopped before a step was trained; what was saved before stands")
             return TrainState(
                 global_step=before.get("step", 0),
                 epoch=0.0,
@@ -112,6 +116,7 @@ class _Run:
     stop: StopFlag
     status: Status
     consent: frozenset[str]
+    say: Say
 
     def run(self, stack: ExitStack) -> TrainState:
         config, console = self.config, self.console
@@ -194,11 +199,11 @@ class _Run:
             console.info(note)
         if stopped_by in ("signal", "user"):
             self.status.update(state="stopped", stopped_by=stopped_by, step=state.step)
-            console.info(f"stopped by {stopped_by} after step {state.step}; continue with --resume")
+            console.ended(f"stopped by {stopped_by} after step {state.step}; continue with --resume")
         else:
             self._export(engine, built, tokenizer)
             self.status.update(state="completed", phase="done", stopped_by=stopped_by, step=state.step)
-            console.info(f"done: {state.step} steps, {state.tokens:,} tokens; model in {self.run_dir.model}")
+            console.ended(f"done: {state.step} steps, {state.tokens:,} tokens; model in {self.run_dir.model}")
         metrics = dict(state.metrics)
         if "loss/mean" in metrics:
             metrics["loss"] = metrics["loss/mean"]
@@ -282,6 +287,7 @@ class _Run:
             num_rows=datasets.num_rows,
             num_targets=datasets.num_targets,
             num_eval_rows=datasets.num_held_out_rows,
+            say=self.say,
         )
         self.status.note(total=plan.total_steps)
         warning = check_space(self.run_dir.root, plan)

@@ -41,6 +41,7 @@ COMMANDS: dict[str, Entry] = {
         "pretrain", "pretrain", "Run a config here: train, or go on with a run.", parser="OptionalResume"
     ),
     "plan": Entry("plan", "plan", "Say what a config would cost, before anything is spent."),
+    "tokenize": Entry("tokenize", "tokenize", "Turn text into token shards for training."),
     "tokenizer train": Entry("tokenizer", "train", "Train a byte-level BPE tokenizer on text."),
     "generate": Entry("generate", "generate", "Let a model go on with a text."),
     "eval": Entry("evaluate", "evaluate", "Held-out loss and perplexity of a model."),

@@ -60,7 +60,8 @@ def find_inputs(paths: Sequence[str]) -> tuple[tuple[SourceFile, ...], tuple[str
     """All files behind ``paths`` that are not empty, and notes.
 
     Raises:
-        NotFoundError, DataError, NotAllowedError: as ``find_files``. MissingExtraError: a URL needs a package.
+        NotFoundError, DataError, NotAllowedError: as ``find_files``.
+        MissingExtraError: a URL needs a package.
     """
     found: list[SourceFile] = []
     notes: list[str] = []
@@ -146,7 +147,11 @@ def _remote(url: str) -> Iterable[SourceFile]:
                 raise DataError(f"no {_WHAT} ({', '.join(SUFFIXES)}) in this folder", where=url)
         elif has_magic(path):
             listing = fs.glob(path, detail=True)
-            entries = {name: listing[name] for name in sorted(listing) if listing[name]["type"] == "file"}
+            entries = {
+                name: listing[name]
+                for name in sorted(listing)
+                if listing[name]["type"] == "file" and not os.path.basename(name).startswith(".")
+            }
             root = os.path.dirname(path[: next(at for at, letter in enumerate(path) if letter in "*?[")])
             if not entries:
                 raise NotFoundError("no object has this name or matches it as a pattern", where=url)

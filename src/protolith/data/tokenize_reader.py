@@ -145,12 +145,11 @@ class LineRange(io.RawIOBase):
         super().__init__()
         self._raw = raw
         self._stop = stop
-        self._done = False
-        self._at_line_end = True
+        self._done = start >= stop
         self._rest = b""
         self.first = self._position = start
         raw.seek(max(0, start - 1))
-        if start:
+        if start and not self._done:
             self._skip_begun_line(start - 1)
 
     def readable(self) -> bool:
@@ -212,14 +211,10 @@ def place_name(place: Place, files: tuple[SourceFile, ...]) -> str:
 def lines_before(file: SourceFile, start: int) -> int:
     """Lines that start before the first one of a piece that begins at ``start``."""
     raw = open_raw(file)
-    first = LineRange(raw, start, file.size_bytes).first
-    raw.seek(0)
-    count = 0
-    with raw:
-        while first > 0:
-            data = raw.read(min(first, 1 << 20))
-            if not data:
-                break
+    with LineRange(raw, start, file.size_bytes) as lines:  # closes the file
+        raw.seek(0)
+        count, left = 0, lines.first
+        while left > 0 and (data := raw.read(min(left, 1 << 20))):
             count += data.count(b"\n")
-            first -= len(data)
+            left -= len(data)
     return count

@@ -1,4 +1,4 @@
-"""Tokenizing jobs: the bytes are datatrove's, the documents all there, and how it was done leaves no trace."""
+"""Tokenizing jobs: the bytes are datatrove's, the documents all there, and the way leaves no trace."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_damaged_line_is_an_error_with_its_line_and_nothing_is_left(tmp_path: 
 
 def test_a_corpus_without_texts_is_refused_with_the_option_to_look_at(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "c.jsonl", [{"body": document(n)} for n in range(300)])
-    with pytest.raises(BadRecordError, match="300 of the 300|have no text") as caught:
+    with pytest.raises(BadRecordError, match="have no text") as caught:
         run(path, bpe_dir(tmp_path / "tok"), tmp_path / "out")
     assert "--text-field" in caught.value.hint
     assert caught.value.where == "c.jsonl:1"
@@ -209,7 +209,7 @@ def test_done_is_done_and_another_job_is_refused(tmp_path: Path, corpus: Path) -
         with pytest.raises(ResumeMismatchError) as caught:
             run(corpus, folder, out, **options)
         assert caught.value.exit_code == 5
-        assert list(options)[0] in caught.value.differences[0]
+        assert next(iter(options)) in caught.value.differences[0]
     write_jsonl(corpus / "sub/d.jsonl", TEXTS[250:260])
     with pytest.raises(ResumeMismatchError) as caught:
         run(corpus, folder, out)
@@ -325,7 +325,7 @@ def test_a_suspicious_end_is_said_and_a_wrong_one_refused(tmp_path: Path) -> Non
     said, ids = notes("plain", "plain")
     assert ids == [3, 4, 2]
     assert "no special token" in said[0]
-    with pytest.raises(TokenizerError, match="--eos-token '<|endoftxt|>' is not in") as caught:
+    with pytest.raises(TokenizerError, match="is not in the tokenizer's vocabulary") as caught:
         notes("wrong", "<|endoftxt|>")
     assert "<|endoftext|>" in caught.value.hint
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import json
 import random
 from pathlib import Path
@@ -34,7 +35,7 @@ def test_ranges_share_out_the_lines_of_a_file(seed: int) -> None:
     marks = [0, *cuts, len(data)]
     chunk = chance.choice((1, 2, 7, 64, 4096))
     joined = b""
-    for start, stop in zip(marks, marks[1:], strict=False):
+    for start, stop in itertools.pairwise(marks):
         got, first = lines_of(data, start, stop, chunk)
         joined += got
         if got:  # it starts where a line starts, inside the range
@@ -59,7 +60,7 @@ def test_pieces_of_a_jsonl_file_are_its_documents_in_order(tmp_path: Path) -> No
     file = source(write_jsonl(tmp_path / "c.jsonl", texts))
     for count in (1, 2, 7, 50):
         marks = [file.size_bytes * at // count for at in range(count + 1)]
-        pieces = [Piece(0, start, stop, stop - start) for start, stop in zip(marks, marks[1:], strict=False)]
+        pieces = [Piece(0, start, stop, stop - start) for start, stop in itertools.pairwise(marks)]
         assert texts_of(file, pieces) == texts
 
 

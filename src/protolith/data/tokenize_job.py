@@ -56,14 +56,15 @@ from protolith.formats.shard_manifest import ShardManifest, read_manifest
 
 @dataclass(frozen=True)
 class Progress:
-    """``phase``: "tokenizing" or "writing shards"; ``done`` and ``total`` in bytes; the others so far."""
+    """``phase``: "tokenizing" or "writing shards"; ``done`` and ``total`` in bytes; the others so far, those
+    of earlier calls included; ``before``: bytes and tokens that this call found done."""
 
     phase: str
     done: int
     total: int
     documents: int
     tokens: int
-    tokens_before: int
+    before: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -200,13 +201,14 @@ class _Job:
         return plan
 
     def _work(self, job: JobDir, plan: Plan) -> None:
-        before: list[int] = []
+        before: tuple[int, int] | None = None
         last = Totals()
 
         def on_totals(totals: Totals) -> None:
-            nonlocal last
+            nonlocal last, before
             last = totals
-            before.append(totals.tokens) if not before else None
+            if before is None:
+                before = (totals.read_bytes, totals.tokens)
             self.on_progress(
                 Progress(
                     "tokenizing",
@@ -214,7 +216,7 @@ class _Job:
                     plan.size_bytes,
                     totals.documents,
                     totals.tokens,
-                    before[0],
+                    before,
                 )
             )
 
@@ -241,9 +243,7 @@ class _Job:
             raise RunFailedError("results of tasks are missing", where=str(job.root))
 
         def on_joined(done: int, total: int) -> None:
-            self.on_progress(
-                Progress("writing shards", done, total, last.documents, last.tokens, last.tokens)
-            )
+            self.on_progress(Progress("writing shards", done, total, last.documents, last.tokens))
 
         join_parts(job, whole, self.tokenizer, self.shard_tokens, facts, on_joined)
 

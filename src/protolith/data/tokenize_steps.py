@@ -78,10 +78,10 @@ class CorpusReader(PipelineStep):  # type: ignore[misc]
                     named = DataFile(Path(file.location), file.name, file.size_bytes)
                     raise fault_error(found.fault, named, before + batch.first.line)
                 self.stat_update("documents", value=len(found.texts), unit="batch")
+                self.report.read_bytes = done_bytes + int(batch.read_share * piece.size_bytes)
                 texts, found.texts = found.texts, []
                 for number, text in enumerate(texts):
                     yield Document(text, str(number))
-                self.report.read_bytes = done_bytes + int(batch.read_share * piece.size_bytes)
             done_bytes += piece.size_bytes
             self.report.read_bytes = done_bytes
 

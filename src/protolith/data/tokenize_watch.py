@@ -233,7 +233,7 @@ def _slurm_has(number: str) -> bool:
 
 
 def _await_slurm(watched: _Watch, number: str) -> None:
-    next_question = time.monotonic() + _ASK_SLURM_EVERY_S
+    next_question = time.monotonic() + _SLURM_POLL_S
     while watched.look().done < len(watched.plan.tasks):
         time.sleep(_SLURM_POLL_S)
         if time.monotonic() >= next_question:

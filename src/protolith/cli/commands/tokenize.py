@@ -129,14 +129,12 @@ def tokenize(
 
 
 def _numbers(now: Any, elapsed_s: float) -> str:
-    tokens = now.tokens - now.tokens_before
     parts = [f"{now.documents:,} documents", f"{format_count(now.tokens)} tokens"]
     if now.phase == "tokenizing":
+        done_bytes, tokens = now.done - now.before[0], now.tokens - now.before[1]
         parts.append(f"{format_count(tokens / max(elapsed_s, 1e-3))} tokens/s")
-        if tokens and now.tokens:
-            left_share = (now.total - now.done) / max(now.done, 1)
-            left_s = left_share * now.tokens / (tokens / max(elapsed_s, 1e-3))
-            parts.append(f"{format_duration(left_s)} left")
+        if done_bytes > 0:
+            parts.append(f"{format_duration((now.total - now.done) * elapsed_s / done_bytes)} left")
     return "  ".join(parts)
 
 

@@ -21,7 +21,14 @@ import fsspec
 
 from protolith.data.files import DataFile, find_files, name_some
 from protolith.data.text import TEXT_SUFFIXES
-from protolith.errors import DataError, MissingExtraError, NotAllowedError, NotFoundError, UsageError
+from protolith.errors import (
+    DataError,
+    MissingExtraError,
+    NotAllowedError,
+    NotFoundError,
+    ProtolithError,
+    UsageError,
+)
 
 PARQUET_SUFFIXES = (".parquet",)
 PLAIN_SUFFIXES = (".txt", ".txt.gz", ".txt.zst")
@@ -133,6 +140,18 @@ def remote_fs(url: str) -> tuple[Any, str]:
     return fs, path
 
 
+def store_error(error: Exception, url: str) -> ProtolithError:
+    """The typed form of what a store's library raised; each has errors of its own."""
+    if isinstance(error, FileNotFoundError):
+        return NotFoundError("the object is gone", where=url)
+    kind = type(error).__name__
+    if isinstance(error, PermissionError) or "credentials" in kind.lower():
+        return NotAllowedError(
+            f"the store refuses: {error}", where=url, hint="are the credentials of the store set?"
+        )
+    return DataError(f"the store cannot be read: {kind}: {error}", where=url)
+
+
 def _remote(url: str) -> Iterable[SourceFile]:
     fs, path = remote_fs(url)
     try:
@@ -157,10 +176,10 @@ def _remote(url: str) -> Iterable[SourceFile]:
                 raise NotFoundError("no object has this name or matches it as a pattern", where=url)
         else:
             raise NotFoundError("no such object or folder", where=url)
-    except PermissionError as error:
-        raise NotAllowedError(f"the store refuses: {error}", where=url) from error
-    except OSError as error:
-        raise DataError(f"the store cannot be read: {error}", where=url) from error
+    except ProtolithError:
+        raise
+    except Exception as error:
+        raise store_error(error, url) from error
     for name, info in entries.items():
         short = name[len(root) :].lstrip("/") if root else name
         location = str(fs.unstrip_protocol(name))

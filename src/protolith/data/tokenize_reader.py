@@ -25,10 +25,11 @@ from protolith.data.tokenize_inputs import (
     local_stamp,
     remote_fs,
     remote_stamp,
+    store_error,
 )
 from protolith.data.tokenize_parquet import read_groups
 from protolith.data.tokenize_plan import Piece
-from protolith.errors import BadRecordError, DataError, NotAllowedError, NotFoundError
+from protolith.errors import BadRecordError, DataError, NotFoundError
 
 _READ_BYTES = 1 << 18
 _BOM = "\ufeff"
@@ -126,13 +127,13 @@ def open_raw(file: SourceFile) -> io.RawIOBase:
     fs, path = remote_fs(file.location)
     try:
         info = fs.info(path)
-        if (int(info["size"] or 0), remote_stamp(info)) != (file.size_bytes, file.stamp):
-            raise DataError("the object changed since the work began", where=file.location)
-        return cast(io.RawIOBase, fs.open(path, "rb"))
-    except FileNotFoundError:
-        raise NotFoundError("the object is gone", where=file.location) from None
-    except PermissionError as error:
-        raise NotAllowedError(f"the store refuses: {error}", where=file.location) from error
+        unchanged = (int(info["size"] or 0), remote_stamp(info)) == (file.size_bytes, file.stamp)
+        raw = cast(io.RawIOBase, fs.open(path, "rb"))
+    except Exception as error:
+        raise store_error(error, file.location) from error
+    if not unchanged:
+        raise DataError("the object changed since the work began", where=file.location)
+    return raw
 
 
 class LineRange(io.RawIOBase):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Iterator
@@ -134,7 +135,8 @@ def _numbers(now: Any, elapsed_s: float) -> str:
         done_bytes, tokens = now.done - now.before[0], now.tokens - now.before[1]
         parts.append(f"{format_count(tokens / max(elapsed_s, 1e-3))} tokens/s")
         if done_bytes > 0:
-            parts.append(f"{format_duration((now.total - now.done) * elapsed_s / done_bytes)} left")
+            left_s = math.ceil((now.total - now.done) * elapsed_s / done_bytes)
+            parts.append(f"{format_duration(left_s)} left")
     return "  ".join(parts)
 
 

@@ -88,6 +88,7 @@ class BlockReader:
         self,
         file: DataFile,
         block_bytes: int = BLOCK_BYTES,
+        *,
         open_raw: Callable[[], io.RawIOBase] | None = None,
     ) -> None:
         self.file = file

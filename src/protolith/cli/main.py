@@ -44,6 +44,7 @@ COMMANDS: dict[str, Entry] = {
     "plan": Entry("plan", "plan", "Say what a config would cost, before anything is spent."),
     "data check": Entry("data_check", "check", "Prove token shards good before training on them."),
     "data show": Entry("data_show", "show", "Show a training row: its text, documents and what is masked."),
+    "tokenize": Entry("tokenize", "tokenize", "Turn text into token shards for training."),
     "tokenizer train": Entry("tokenizer", "train", "Train a byte-level BPE tokenizer on text."),
     "generate": Entry("generate", "generate", "Let a model go on with a text."),
     "eval": Entry("evaluate", "evaluate", "Held-out loss and perplexity of a model."),

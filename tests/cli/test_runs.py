@@ -123,17 +123,18 @@ def test_the_default_folder_is_output_and_a_run_can_be_named_in_it(
 def test_show_prints_config_plan_ledger_checkpoints_and_last_numbers(protolith, make_run, add_checkpoint):
     run = make_run(metrics=[{"step": 20, "time": "t", "loss/mean": 2.25, "optim/lr": 3e-4}])
     (run / "plan.json").write_text('{"total_steps": 20, "warnings": []}')
-    (run / "ledger.json").write_text('{"epochs": {"0": {"read": 5200, "trained": 5120}}}')
+    line = {"epoch": 1, "read": 5200, "trained": 5120}
+    (run / "ledger.json").write_text(json.dumps({"sources": {"data": {"epochs": [line]}}}))
     add_checkpoint(run, 10)
     (add_checkpoint(run, 20) / "model.safetensors").write_bytes(b"short")
     text = protolith("runs", "show", run)
     assert text.code == 0
-    for said in ("completed", "max_seq_length: 16", "total_steps: 20", "trained: 5,120", "valid", "optim/lr"):
+    for said in ("completed", "max_seq_length: 16", "total_steps: 20", "5,200    5,120", "valid", "optim/lr"):
         assert said in text.out
     assert "not valid: model.safetensors has 5 bytes" in text.out
     value = protolith("runs", "show", run, "-o", "json").json
     assert value["config"]["data"]["max_seq_length"] == 16
-    assert value["ledger"]["epochs"]["0"]["trained"] == 5120
+    assert value["ledger"]["sources"]["data"]["epochs"][0]["trained"] == 5120
     assert [(c["step"], c["valid"]) for c in value["checkpoints"]] == [(10, True), (20, False)]
     assert value["metrics"]["loss/mean"] == 2.25
 
@@ -169,3 +170,23 @@ def test_show_tells_the_error_of_a_failed_run(protolith, make_run):
 def test_show_of_something_else_is_exit_3(protolith, tmp_path):
     assert protolith("runs", "show", tmp_path).code == 3
     assert protolith("runs", "show", "no-such-run", "-o", "json").json["error"]["code"] == "not_found"
+
+
+def test_the_ledger_is_a_table_that_adds_up(capsys):
+    from protolith.cli.ledger_table import show_ledger
+    from protolith.data.ledger import Ledger
+    from protolith.data.packing import RowCounts
+    from protolith.data.rows import CountKey
+
+    ledger = Ledger()
+    ledger.add({CountKey("web", 0): RowCounts(read=1200, trained=1190, masked=10, padded=3)})
+    ledger.add({CountKey("web", 1): RowCounts(read=50, trained=49, masked=1)})
+    ledger.leave_out({CountKey("code", 0): RowCounts(read=64, trained=64)}, "--skip-rows")
+    ledger.set_skipped({"null": 2}, "web")
+    show_ledger(ledger.to_dict())
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "web 1 1,200 1,190 10 0 0 3" in lines and "web 2 50 49 1 0 0 0" in lines
+    assert "code 1 64 0 0 0 64 0" in lines and "all 1,314 1,239 11 0 64 3" in lines
+    assert "49 of the trained tokens had been trained on before (epochs after the first)" in lines
+    assert "code, epoch 1: 64 tokens skipped: --skip-rows" in lines and "web: 2 left out: null" in lines
+    show_ledger({"sources": {"x": {"epochs": [{"epoch": 1, "read": "many"}]}}})

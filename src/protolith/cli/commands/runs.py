@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from protolith.cli.ledger_table import show_ledger
 from protolith.cli.model_source import RUNS_FOLDER
 from protolith.cli.render import Form, FormOption, facts, heading, print_json, say, table
 from protolith.errors import NotAllowedError, NotFoundError
@@ -290,6 +291,8 @@ def _show_text(
         heading(name)
         if document is None:
             say("  not written yet")
+        elif name == "ledger":
+            show_ledger(document)
         else:
             facts(_without_defaults(document), indent=2)
     say()

@@ -66,8 +66,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows read together. inputs, targets and positions: int64[B, S], contiguous and writable; positions are
-    None where documents see each other."""
+    """Rows read together. inputs, targets and positions: int64[B, S]; positions are None where documents see
+    each other. Inputs and targets may be two views of the same memory: nobody writes to them."""
 
     inputs: Ints
     targets: Ints

@@ -77,11 +77,16 @@ class WindowRows:
         # The last row would run beyond the pool: the row before it takes its place, then it is mended.
         whole = np.minimum(numbers, self.num_rows - 2) if partial else numbers
         windows = self.pool.read_windows((whole * self.seq_len).tolist(), self.seq_len + 1)
-        inputs, targets = windows[:, :-1].astype(np.int64), windows[:, 1:].astype(np.int64)
-        if partial:
+        # One buffer for both: writing it is most of the work, and two would be equal but for one token.
+        tokens = windows.astype(np.int64)
+        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        ends_here = partial and bool((numbers == self.num_rows - 1).any())
+        if self.document_mask or ends_here:  # where targets are changed they need a place of their own
+            inputs, targets = inputs.copy(), targets.copy()
+        if ends_here:
             for last in np.flatnonzero(numbers == self.num_rows - 1):
-                tokens = self.pool.read((self.num_rows - 1) * self.seq_len, self.pool.num_tokens)
-                fill_row(inputs[last], targets[last], tokens)
+                rest = self.pool.read((self.num_rows - 1) * self.seq_len, self.pool.num_tokens)
+                fill_row(inputs[last], targets[last], rest)
         if not self.document_mask:
             return Rows(inputs, targets)
         positions = np.empty_like(inputs)

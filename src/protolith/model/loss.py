@@ -77,7 +77,7 @@ class LossModel(nn.Module):
         positions = {}
         if position_ids_BT is not None:
             if self.one_line:
-                inputs_BT, position_ids_BT = inputs_BT.view(1, -1), position_ids_BT.view(1, -1)
+                inputs_BT, position_ids_BT = inputs_BT.reshape(1, -1), position_ids_BT.reshape(1, -1)
             positions = {"position_ids": position_ids_BT}
         body = self.hf.base_model(input_ids=inputs_BT, use_cache=False, **positions)
         hidden_ND = body.last_hidden_state.flatten(0, 1)

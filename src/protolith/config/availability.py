@@ -75,11 +75,19 @@ def _unavailable(config: TrainConfig) -> list[tuple[str, str, str]]:
         ),
         (bool(config.fsdp), "fsdp", "the FSDP engine", "leave the section out"),
         (bool(config.deepspeed), "deepspeed", "the DeepSpeed engine", "leave the section out"),
-        *_remote("data.path", data.path),
-        *_remote("data.eval_path", data.eval_path),
+        *(_remote_text("data.path", data.path) if data.format == "text" else ()),
+        *(_remote_text("data.eval_path", data.eval_path) if data.format == "text" else ()),
         *_remote("output.dir", (config.output.dir,)),
     ]
     return [(key, what, hint) for applies, key, what, hint in rules if applies]
+
+
+def _remote_text(key: str, paths: tuple[str, ...]) -> list[tuple[bool, str, str, str]]:
+    """Token shards are read from anywhere, text is not yet."""
+    return [
+        (applies, key, f"text in {what}", "use a path on this machine, or token shards (data.format: tokens)")
+        for applies, key, what, _hint in _remote(key, paths)
+    ]
 
 
 def _remote(key: str, paths: tuple[str, ...]) -> list[tuple[bool, str, str, str]]:

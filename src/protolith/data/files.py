@@ -54,7 +54,8 @@ _OTHER_FORMS = {
 @dataclass(frozen=True)
 class DataFile:
     """A file to read. ``name`` is relative to the folder that was named (the bare name for a file);
-    ``path`` is a ``Path`` or a ``RemotePath``; ``version`` tells one content of a remote file from another ("": a local one)."""
+    ``path`` is a ``Path`` or a ``RemotePath``; ``version`` tells one content of a remote file from another
+    ("": a local file)."""
 
     path: Any
     name: str

@@ -138,7 +138,7 @@ class RemoteEnds:
                 low = middle + 1
             else:
                 high = middle
-        start = low * self._piece
+        start = min(low * self._piece, self._num_documents)
         piece = self._read(start, min(start + self._piece, self._num_documents))
         return start + int(np.searchsorted(piece, value, side=side))
 

@@ -112,15 +112,17 @@ class _RemoteStore:
                 return None
         return known.size, known.version
 
-    def read(self, path: Any, start: int, count: int) -> bytes:
+    def pieces(self, path: Any, pieces: Iterable[tuple[int, int]]) -> Iterator[bytes]:
         def changed(how: str) -> DataError:
             return ShardError(
                 f"{path.name} {how}", where=str(path), hint="something writes to the data while it is read"
             )
 
-        content = bytearray(count)
-        open_at(path, self._listed.get(path), changed=changed).read_into(memoryview(content), start)
-        return bytes(content)
+        reader = open_at(path, self._listed.get(path), changed=changed)
+        for start, count in pieces:
+            content = bytearray(count)
+            reader.read_into(memoryview(content), start)
+            yield bytes(content)
 
 
 def proof_notes(shards: Sequence[ShardInfo]) -> list[str]:

@@ -12,7 +12,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from protolith.data import shard_proof
+from protolith.data import block_cache, shard_proof
 from protolith.data.block_cache import BlockCache
 from protolith.data.check import quick_check
 from protolith.data.files import find_files
@@ -210,6 +210,15 @@ def test_opening_asks_for_nothing_and_a_row_for_its_blocks_only(corpus, store, c
     assert asked == []
     pool.read_windows([0, 1500], 10)
     assert [(at["start"], at["end"]) for _path, at in sorted(asked, key=str)] == [(0, 256), (2816, 3072)]
+
+
+def test_blocks_that_cannot_be_kept_are_said(corpus, monkeypatch, tmp_path):
+    (tmp_path / "home").write_text("in the way")
+    monkeypatch.setenv("PROTOLITH_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(block_cache, "_shared", {})
+    _shards, notes = find_shards([corpus[1]])
+    assert notes[0].startswith("blocks of remote shards cannot be kept on disk (")
+    block_cache.shared_cache().close()
 
 
 def test_threads_may_read_at_once(corpus, cache):

@@ -146,7 +146,7 @@ def test_the_command_says_no_secrets(place, s3):
     url = s3.upload(place / "data")
     config = tiny.write_recipe(place, data__path=url, data__format="tokens", output__dir=str(place / "wrong"))
     environment = {**s3.environment(secret="not-the-secret"), "AWS_CONFIG_FILE": os.devnull}
-    done = tiny.cli("pretrain", "--config", config, env=environment)
+    done = tiny.cli("pretrain", config, env=environment)
     assert done.returncode == 4, done.stdout + done.stderr
     said = done.stdout + done.stderr
     assert "error: the storage refuses" in said and url in said

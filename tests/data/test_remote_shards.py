@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
 import fsspec
@@ -13,14 +14,17 @@ import numpy as np
 import pytest
 
 from protolith.data import block_cache, shard_proof
+from protolith.data.best_fit_rows import BestFitRows
 from protolith.data.block_cache import BlockCache
 from protolith.data.check import quick_check
+from protolith.data.document_index import segments_between
+from protolith.data.document_rows import DocumentRows
 from protolith.data.files import find_files
-from protolith.data.packing import DocumentRows, WindowRows
 from protolith.data.remote_shards import RemoteEnds
 from protolith.data.shard_folders import SHARD_SUFFIXES, find_shards
 from protolith.data.shards import TokenPool
 from protolith.data.storage import RemotePath
+from protolith.data.window_rows import WindowRows
 from protolith.errors import DataError, NotFoundError, ShardError
 from tests.data.shard_fixtures import EOS, random_documents, write_shard
 
@@ -93,13 +97,23 @@ def test_a_pool_reads_the_same_tokens(corpus, cache):
 
 def test_rows_are_the_same(corpus, cache):
     folder, url = corpus
-    for kind in (WindowRows, DocumentRows):
+    masked = partial(WindowRows, document_mask=True), partial(BestFitRows, document_mask=True)
+    for kind in (WindowRows, DocumentRows, BestFitRows, *masked):
         local = kind(TokenPool.open(find_shards([str(folder)])[0]), 16)
         remote = kind(TokenPool.open(find_shards([url])[0], blocks=cache), 16)
         numbers = np.random.default_rng(1).permutation(local.num_rows)[:200]
         assert remote.num_rows == local.num_rows
-        assert (remote.read(numbers).inputs == local.read(numbers).inputs).all()
-        assert (remote.read(numbers).targets == local.read(numbers).targets).all()
+        ours, theirs = remote.read(numbers), local.read(numbers)
+        for field in fields(theirs):
+            assert np.array_equal(getattr(ours, field.name), getattr(theirs, field.name)), field.name
+
+
+def test_borders_of_documents_are_the_same(corpus, cache):
+    folder, url = corpus
+    local = TokenPool.open(find_shards([str(folder)])[0])
+    remote = TokenPool.open(find_shards([url])[0], blocks=cache)
+    for start in np.random.default_rng(4).integers(0, local.num_tokens - 300, size=30).tolist():
+        assert segments_between(remote, start, start + 300) == segments_between(local, start, start + 300)
 
 
 def test_identity_and_check_do_not_depend_on_the_place(corpus, cache):

@@ -45,7 +45,7 @@ def every_row_asks(monkeypatch, tmp_path):
 
 def train(folder, data, name, *, eval_path=None, request=None, **changes):
     settings = {
-        "data__path": str(data),
+        "data__path": str(data) if data else None,
         "data__format": "tokens",
         "data__eval_path": str(eval_path) if eval_path else None,
         "eval__every_n_steps": 10,
@@ -85,6 +85,25 @@ def test_workers_that_read_ahead_change_nothing(place, s3, every_row_asks):
     train(place, url, "ahead", eval_path=s3.upload(place / "held"), data__num_workers=3)
     assert tiny.losses(place / "ahead") == tiny.losses(place / "local")
     assert every_row_asks.num_fetched > STEPS
+
+
+def test_mixtures_masks_and_block_order_are_those_of_local_copies(place, s3, every_row_asks):
+    """Sources of which one lies here and one behind a URL."""
+    first = write_shard(place / "one" / "00000.ds", documents(40)).parent
+    url = s3.upload(place / "data")
+    settings = {
+        "data__packing": "best_fit",
+        "data__document_mask": True,
+        "data__shuffle": "blocks",
+        "trainer__max_steps": 10,
+    }
+    for name, second in (("mixed", place / "data"), ("mixed-remote", url)):
+        sources = [
+            {"name": "one", "path": str(first), "weight": 1.0},
+            {"name": "two", "path": str(second), "weight": 2.0},
+        ]
+        train(place, None, name, data__sources=sources, **settings)
+    assert tiny.losses(place / "mixed-remote") == tiny.losses(place / "mixed")
 
 
 def test_a_server_that_stands_still_is_waited_for(place, s3, every_row_asks):

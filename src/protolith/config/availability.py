@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from protolith.config.reading import LoadedConfig
 from protolith.config.schema import TrainConfig
+from protolith.config.sections import DataConfig
 from protolith.errors import NotAvailableError
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -41,17 +42,18 @@ def check_available(config: TrainConfig | LoadedConfig) -> None:
 def _unavailable(config: TrainConfig) -> list[tuple[str, str, str]]:
     """(canonical key, what, hint) of each."""
     data, trainer = config.data, config.trainer
+    streamed = data.streaming and data.format == "text"
     rules: list[tuple[bool, str, str, str]] = [
         (
-            data.streaming and data.format == "text" and data.eval_split > 0,
+            streamed and data.eval_split > 0,
             "data.eval_split",
             "splitting streamed text",
             "name held-out text in data.eval_path",
         ),
-        (data.document_mask, "data.document_mask", "masking between documents", ""),
-        (data.packing == "best_fit", "data.packing", "best_fit", "use true or false"),
-        (data.sources is not None, "data.sources", "a mixture of sources", "use data.path"),
-        (data.weights is not None, "data.weights", "a mixture with weights", "leave it out"),
+        (streamed and data.document_mask, "data.document_mask", "masking in streamed text", ""),
+        (streamed and data.packing == "best_fit", "data.packing", "best_fit of streamed text", "use true"),
+        (streamed and data.sources is not None, "data.sources", "a mixture of streamed text", ""),
+        (streamed and data.weights is not None, "data.weights", "a mixture of streamed text", ""),
         (
             data.format == "tokens" and data.eval_split > 0,
             "data.eval_split",
@@ -75,18 +77,20 @@ def _unavailable(config: TrainConfig) -> list[tuple[str, str, str]]:
         ),
         (bool(config.fsdp), "fsdp", "the FSDP engine", "leave the section out"),
         (bool(config.deepspeed), "deepspeed", "the DeepSpeed engine", "leave the section out"),
-        *(_remote_text("data.path", data.path) if data.format == "text" else ()),
-        *(_remote_text("data.eval_path", data.eval_path) if data.format == "text" else ()),
+        *(_remote_text(data) if data.format == "text" else ()),
         *_remote("output.dir", (config.output.dir,)),
     ]
     return [(key, what, hint) for applies, key, what, hint in rules if applies]
 
 
-def _remote_text(key: str, paths: tuple[str, ...]) -> list[tuple[bool, str, str, str]]:
+def _remote_text(data: DataConfig) -> list[tuple[bool, str, str, str]]:
     """Token shards are read from anywhere, text is not yet."""
+    of_sources = tuple(path for source in data.sources or () for path in source.path)
+    named = {"data.path": data.path, "data.sources": of_sources, "data.eval_path": data.eval_path}
     return [
         (applies, key, f"text in {what}", "use a path on this machine, or token shards (data.format: tokens)")
-        for applies, key, what, _hint in _remote(key, paths)
+        for key, paths in named.items()
+        for applies, _key, what, _hint in _remote(key, paths)
     ]
 
 

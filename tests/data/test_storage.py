@@ -312,6 +312,7 @@ def test_an_unknown_kind_of_url_is_refused():
 def test_secrets_are_not_quoted(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "topsecret")
     assert quoted(OSError("key topsecret refused")) == "key *** refused"
+    assert shown("s3://bucket/part-?.ds") == "s3://bucket/part-?.ds"
     assert shown("https://u:p@host/x?X-Amz-Signature=abc") == "https://***@host/x"
 
 

@@ -169,5 +169,6 @@ def quoted(error: BaseException) -> str:
 
 
 def shown(url: str) -> str:
-    """A URL without the password or key it may carry."""
-    return re.sub(r"(\w://)[^/@\s]+@", r"\1***@", re.sub(r"\?\S*", "", url))
+    """A URL without the password it may carry, and without the signature of a web address."""
+    url = re.sub(r"(https?://[^\s?]*)\?\S*", r"\1", url)
+    return re.sub(r"(\w://)[^/@\s]+@", r"\1***@", url)

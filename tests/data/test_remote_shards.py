@@ -17,10 +17,12 @@ from protolith.data import block_cache, shard_proof
 from protolith.data.best_fit_rows import BestFitRows
 from protolith.data.block_cache import BlockCache
 from protolith.data.check import quick_check
+from protolith.data.check_report import check_shards
 from protolith.data.document_index import segments_between
 from protolith.data.document_rows import DocumentRows
 from protolith.data.files import find_files
 from protolith.data.remote_shards import RemoteEnds
+from protolith.data.shard_facts import Expected
 from protolith.data.shard_folders import SHARD_SUFFIXES, find_shards
 from protolith.data.shards import TokenPool
 from protolith.data.storage import RemotePath
@@ -126,6 +128,18 @@ def test_identity_and_check_do_not_depend_on_the_place(corpus, cache):
     assert quick_check(remote, **asked) == quick_check(local, **asked)
     assert "training data" in quick_check(remote, **asked, training=remote).warnings[-1]
     assert "is a copy of" in quick_check(remote, **asked, training=local).warnings[-1]
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_data_check_judges_them_alike(corpus, full):
+    folder, url = corpus
+    local, remote = (check_shards([str(place)], Expected(eos_id=EOS), full=full) for place in (folder, url))
+    for ours, theirs in zip(remote.shards, local.shards, strict=True):
+        assert ours.separators.num_sampled == (300 if full else 100), "every look is a request"
+        assert ours.separators.num_eos == ours.separators.num_sampled
+        assert replace(ours, path=None, separators=None) == replace(theirs, path=None, separators=None)
+    assert remote.is_good and remote.errors == local.errors
+    assert remote.notes == (*local.notes, "manifests behind URLs are not read: no digest was compared there")
 
 
 def test_document_ends_behave_as_an_array(corpus, cache):

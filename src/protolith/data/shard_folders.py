@@ -2,6 +2,7 @@
 
 Comes in: paths as the user wrote them (see ``data/files.py`` for what a path may be).
 Goes out: one ``ShardInfo`` a shard and the notes to say once; all bad shards of all paths in one error.
+``survey_shards`` gives good and bad ones side by side, for those who want to see them all.
 
 - Empty shards (empty tasks of a tokenizing job leave them) are skipped and said.
 - A shuffled copy beside its source (``X_unshuffled.ds`` and ``X_..._shuffled.ds``, which an interrupted
@@ -13,12 +14,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from protolith.data.files import DataFile, find_files, name_some
-from protolith.data.shard_proof import ShardProver, proof_notes
-from protolith.errors import DataError, ShardError
+from protolith.data.shard_proof import ShardProver, num_with, proof_notes
+from protolith.data.storage import RemotePath, Stat
+from protolith.errors import DataError, ProtolithError, ShardError, UnreachableError
 from protolith.formats.shard_files import ShardInfo
 from protolith.formats.shard_manifest import MANIFEST_NAME
 
@@ -30,50 +33,92 @@ _STAGES = ("unshuffled", "shuffled", "doc_shuffled", "chunk_shuffled")
 _PART = re.compile(r"_?\d{5}\Z")
 
 
-def find_shards(
-    paths: Sequence[str], *, whole: bool = False
-) -> tuple[tuple[ShardInfo, ...], tuple[str, ...]]:
-    """All shards behind ``paths``, proved, in reading order, and notes. ``whole``: read all of every index,
-    however large they are together (see ``data/shard_proof.py``).
+@dataclass(frozen=True)
+class Surveyed:
+    """One shard as it was found: proved (``shard``), bad (``error`` says how) or, with neither, empty.
+    ``replaced``: the source of a shuffled copy, which is read in its place."""
+
+    file: DataFile
+    shard: ShardInfo | None = None
+    error: ProtolithError | None = None
+    replaced: bool = False
+
+
+@dataclass(frozen=True)
+class ShardSurvey:
+    """Every shard behind some paths, good or bad, in reading order; what is wrong between shards that are
+    good by themselves; and notes."""
+
+    found: tuple[Surveyed, ...]
+    conflicts: tuple[str, ...]
+    notes: tuple[str, ...]
+    listed: Mapping[RemotePath, Stat] = field(default_factory=dict)
+
+
+def survey_shards(paths: Sequence[str], *, whole: bool = False) -> ShardSurvey:
+    """Look at every shard behind ``paths``; bad ones are told, not raised. ``whole``: read all of every
+    index, however large they are together (see ``data/shard_proof.py``).
 
     Raises:
         NotFoundError: a path does not exist.
+        DataError: a folder without shards.
+        NotAllowedError: a folder that may not be listed.
+        UnreachableError: a storage that does not answer.
+    """
+    files = find_files(paths, suffixes=SHARD_SUFFIXES, what="token shards", companions=_COMPANIONS)
+    prover = ShardProver(files, whole=whole)
+    found = list(prover.each(lambda file: _look(prover, file), files.files))
+    replaced, copy_notes, conflicts = _copies_of([one.shard for one in found if one.shard is not None])
+    return ShardSurvey(
+        found=tuple(
+            replace(one, replaced=one.shard is not None and one.file.path in replaced) for one in found
+        ),
+        conflicts=tuple(conflicts),
+        notes=(*files.notes, *copy_notes),
+        listed=files.listed,
+    )
+
+
+def _look(prover: ShardProver, file: DataFile) -> Surveyed:
+    try:
+        return Surveyed(file, prover.look(file))
+    except UnreachableError:
+        raise
+    except ProtolithError as error:
+        return Surveyed(file, error=error)
+
+
+def find_shards(
+    paths: Sequence[str], *, whole: bool = False
+) -> tuple[tuple[ShardInfo, ...], tuple[str, ...]]:
+    """All shards behind ``paths``, proved, in reading order, and notes. ``whole``: as of ``survey_shards``.
+
+    Raises:
+        NotFoundError: a path does not exist.
+        NotAllowedError: a file may not be read.
         ShardError: ``problems`` lists every bad shard, one line each.
         DataError: a folder without shards, or with empty ones only.
-        NotAllowedError, UnreachableError: a storage that refuses or does not answer.
+        UnreachableError: a storage that does not answer.
     """
-    found = find_files(paths, suffixes=SHARD_SUFFIXES, what="token shards", companions=_COMPANIONS)
-    shards: list[ShardInfo] = []
-    empty: list[str] = []
-    problems: list[str] = []
-    prover = ShardProver(found, whole=whole)
-
-    def look(file: DataFile) -> ShardInfo | ShardError | None:
-        try:
-            return prover.look(file)
-        except ShardError as error:
-            return error
-
-    for file, shard in zip(found.files, prover.each(look, found.files), strict=True):
-        if isinstance(shard, ShardError):
-            problems.append(f"{shard.where}: {shard.message}")
-        elif shard is None:
-            empty.append(file.name)
-        else:
-            shards.append(shard)
-    kept, copy_notes, copy_problems = _without_copies(shards)
-    problems.extend(copy_problems)
+    survey = survey_shards(paths, whole=whole)
+    bad = [one.error for one in survey.found if one.error is not None]
+    for error in bad:
+        if not isinstance(error, ShardError):
+            raise error
+    problems = [*(f"{error.where}: {error.message}" for error in bad), *survey.conflicts]
     if problems:
         raise _bad_shards(paths, problems)
+    kept = [one.shard for one in survey.found if one.shard is not None and not one.replaced]
+    empty = [one.file.name for one in survey.found if one.shard is None]
     if not kept:
         raise DataError(
             f"all {len(empty)} shards are empty", where=", ".join(paths), hint="tokenize the text again"
         )
-    notes = list(found.notes)
+    notes = list(survey.notes)
     if empty:  # one sentence for all that was left out
         skipped = f"skipped {len(empty)} empty shard{'s' * (len(empty) > 1)} ({name_some(empty)})"
         notes = ["; ".join([skipped, *notes])]
-    return tuple(kept), (*notes, *copy_notes, *_notes_about(kept, prover))
+    return tuple(kept), (*notes, *_notes_about(kept, survey))
 
 
 def _bad_shards(paths: Sequence[str], problems: list[str]) -> ShardError:
@@ -87,7 +132,7 @@ def _bad_shards(paths: Sequence[str], problems: list[str]) -> ShardError:
     )
 
 
-def _notes_about(shards: list[ShardInfo], prover: ShardProver) -> list[str]:
+def _notes_about(shards: list[ShardInfo], survey: ShardSurvey) -> list[str]:
     notes = proof_notes(shards)
     no_index = [shard.name for shard in shards if shard.index_path is None]
     if no_index:
@@ -101,14 +146,14 @@ def _notes_about(shards: list[ShardInfo], prover: ShardProver) -> list[str]:
             f"no .metadata beside {name_some(no_metadata)}: the width is what size and index allow, and the"
             " tokenizer is not known there"
         )
-    losses = prover.num_with(".loss", shards)
+    losses = num_with(".loss", shards, survey.listed)
     if losses:
         notes.append(f"{losses} loss masks (.ds.loss) are not used: every token is trained on")
     return notes
 
 
-def _without_copies(shards: list[ShardInfo]) -> tuple[list[ShardInfo], list[str], list[str]]:
-    """Shards without the sources of shuffled copies; notes; problems."""
+def _copies_of(shards: list[ShardInfo]) -> tuple[set[Any], list[str], list[str]]:
+    """Sources of shuffled copies, which are not to be read; notes; problems."""
     by_folder: dict[Any, dict[str, ShardInfo]] = defaultdict(dict)
     for shard in shards:
         by_folder[shard.path.parent][shard.path.name] = shard
@@ -129,7 +174,7 @@ def _without_copies(shards: list[ShardInfo]) -> tuple[list[ShardInfo], list[str]
                     f"{source}: seems the source of {copy}, but has {held}, not {copied} tokens:"
                     " the same text twice, one of them cut; keep only the good one"
                 )
-    return [shard for shard in shards if shard.path not in dropped], notes, problems
+    return dropped, notes, problems
 
 
 def _copies(names: dict[str, ShardInfo]) -> list[tuple[list[ShardInfo], list[ShardInfo]]]:

@@ -12,13 +12,13 @@ for a bad one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from protolith.data.block_cache import shared_cache
 from protolith.data.files import DataFile, FoundFiles
-from protolith.data.storage import RemotePath, open_at, stat
+from protolith.data.storage import RemotePath, Stat, open_at, stat
 from protolith.errors import DataError, NotFoundError, ShardError
 from protolith.formats.shard_files import ShardInfo, index_path_of, metadata_path_of, read_shard_info
 from protolith.formats.shard_store import LOCAL, ShardStore
@@ -70,13 +70,6 @@ class ShardProver:
             return map(look, files)
         return self._each_at_once(look, files)
 
-    def num_with(self, suffix: str, shards: Sequence[ShardInfo]) -> int:
-        """How many shards have a file beside them that is called like them with ``suffix``."""
-        beside = (shard.path.with_name(shard.path.name + suffix) for shard in shards)
-        return sum(
-            path in self._found.listed if isinstance(path, RemotePath) else path.exists() for path in beside
-        )
-
     def _each_at_once(
         self, look: Callable[[DataFile], Answer], files: Sequence[DataFile]
     ) -> Iterator[Answer]:
@@ -96,6 +89,12 @@ class ShardProver:
             raise ShardError(f"it has 0 bytes, but an index of {index[0] // 8} documents", where=file.name)
         if store.facts(metadata_path_of(file.path)) is not None:
             read_shard_info(file.path, file.name, store=store)
+
+
+def num_with(suffix: str, shards: Sequence[ShardInfo], listed: Mapping[RemotePath, Stat]) -> int:
+    """How many shards have a file beside them that is called like them with ``suffix``."""
+    beside = (shard.path.with_name(shard.path.name + suffix) for shard in shards)
+    return sum(path in listed if isinstance(path, RemotePath) else path.exists() for path in beside)
 
 
 class _RemoteStore:

@@ -14,13 +14,14 @@ from pathlib import Path
 import torch
 
 from protolith.config.availability import check_available
+from protolith.config.checks import Say, same_name
 from protolith.config.load import LoadedConfig
 from protolith.config.plan import Plan
 from protolith.config.schema import TrainConfig
 from protolith.data.cache import TokenizingStopped
 from protolith.data.ledger import Ledger
 from protolith.data.row_ranges import merged
-from protolith.data.stream_tally import StreamTally
+from protolith.data.stream_loader import StreamLoader
 from protolith.data.tokenizer import TextTokenizer, load_tokenizer
 from protolith.distributed.single import SingleEngine
 from protolith.distributed.world import World, single_process
@@ -41,12 +42,12 @@ from protolith.training.monitors.all import Monitors
 from protolith.training.monitors.builtin import MetricsFile
 from protolith.training.monitors.console import Console
 from protolith.training.monitors.external import ExternalMonitors
-from protolith.training.output_folder import claim
+from protolith.training.output_folder import claim, strangers
 from protolith.training.passes import mixture_lines
 from protolith.training.planning import plan_for
 from protolith.training.request import Request, TrainState
 from protolith.training.restore import restore
-from protolith.training.resume import find_checkpoint, parse_consent, points_elsewhere
+from protolith.training.resume import find_checkpoint, parse_consent, points_elsewhere, require_folder
 from protolith.training.samples import Sampler
 from protolith.training.schedule import Schedule
 from protolith.training.space import check_space
@@ -62,6 +63,8 @@ def run(given: TrainConfig | LoadedConfig, request: Request) -> TrainState:
     spoken = (*request.spoken, *(given.warnings if isinstance(given, LoadedConfig) else ()))
     consent = parse_consent(request.accept_changes)
     run_dir = RunDir(Path(config.output.dir).expanduser())
+    require_folder(run_dir, request.resume)
+    spoken = (*spoken, *strangers(run_dir))
     continues = request.resume is not None and not points_elsewhere(request.resume, run_dir)
     quiet = "console" not in config.logging.backends
     with ExitStack() as stack:
@@ -80,11 +83,12 @@ def run(given: TrainConfig | LoadedConfig, request: Request) -> TrainState:
         for text in notes:
             console.info(text)
         try:
-            return _Run(config, request, run_dir, console, stop, status, consent).run(stack)
+            say = given.say if isinstance(given, LoadedConfig) else same_name
+            return _Run(config, request, run_dir, console, stop, status, consent, say).run(stack)
         except (StopRequested, TokenizingStopped):
             by = stop.by or "signal"
             status.update(state="stopped", stopped_by=by)
-            console.info("stopped before a step was trained; what was saved before stands")
+            console.ended("stopped before a step was trained; what was saved before stands")
             return TrainState(
                 global_step=before.get("step", 0),
                 epoch=0.0,
@@ -112,6 +116,7 @@ class _Run:
     stop: StopFlag
     status: Status
     consent: frozenset[str]
+    say: Say
 
     def run(self, stack: ExitStack) -> TrainState:
         config, console = self.config, self.console
@@ -176,7 +181,10 @@ class _Run:
             held_out=held_out_loader(config, datasets, plan),
             samples=self._samples(built, tokenizer),
             suspects=Suspects(
-                self.run_dir.monitors, tokenizer, getattr(loader, "sequence", None), console.warn
+                self.run_dir.monitors,
+                tokenizer,
+                None if isinstance(loader, StreamLoader) else loader.sequence,
+                console.warn,
             ),
             checkpoints=checkpoints,
             monitors=monitors,
@@ -187,16 +195,15 @@ class _Run:
             peak_flops=peak_flops(world.device, config.trainer.mixed_precision),
         )
         stopped_by = loop.run(loader)
-        if datasets.stream is not None and "tally" in state.position:
-            for note in StreamTally(datasets.stream.stream.text, state.position["tally"]).notes():
-                console.info(note)
+        for note in loader.stream.tally_notes(state.position) if isinstance(loader, StreamLoader) else ():
+            console.info(note)
         if stopped_by in ("signal", "user"):
             self.status.update(state="stopped", stopped_by=stopped_by, step=state.step)
-            console.info(f"stopped by {stopped_by} after step {state.step}; continue with --resume")
+            console.ended(f"stopped by {stopped_by} after step {state.step}; continue with --resume")
         else:
             self._export(engine, built, tokenizer)
             self.status.update(state="completed", phase="done", stopped_by=stopped_by, step=state.step)
-            console.info(f"done: {state.step} steps, {state.tokens:,} tokens; model in {self.run_dir.model}")
+            console.ended(f"done: {state.step} steps, {state.tokens:,} tokens; model in {self.run_dir.model}")
         metrics = dict(state.metrics)
         if "loss/mean" in metrics:
             metrics["loss"] = metrics["loss/mean"]
@@ -280,6 +287,7 @@ class _Run:
             num_rows=datasets.num_rows,
             num_targets=datasets.num_targets,
             num_eval_rows=datasets.num_held_out_rows,
+            say=self.say,
         )
         self.status.note(total=plan.total_steps)
         warning = check_space(self.run_dir.root, plan)

@@ -33,12 +33,13 @@ class Console:
 
     Args:
         stream: stdout, or stderr when stdout carries a JSON document.
-        quiet: nothing but the log file (used by ``pretrain()`` when the console backend is off).
+        quiet: of a run, only warnings and how it ended (the console backend is off); the log file has all.
     """
 
     def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
         self._stream = stream or sys.stdout
         self._quiet = quiet
+        self._lost = False
         self._log: TextIO | None = None
         self._said: set[str] = set()
         self._progress: Progress | None = None
@@ -87,12 +88,16 @@ class Console:
     def info(self, text: str) -> None:
         self._write("INFO", text)
 
+    def ended(self, text: str) -> None:
+        """What a run came to: also said when it is quiet."""
+        self._write("INFO", text, always=True)
+
     def warn(self, text: str) -> None:
         """A warning, each text once."""
         if text not in self._said:
             self._said.add(text)
             self.warnings.append(text)
-            self._write("WARNING", f"warning: {text}")
+            self._write("WARNING", f"warning: {text}", always=True)
 
     def step(self, step: int, total: int, numbers: dict[str, Any]) -> None:
         """One logged training step."""
@@ -139,9 +144,9 @@ class Console:
             self._task_name = name
         self._progress.update(self._task, completed=done, total=total, text=text)
 
-    def _write(self, level: str, text: str) -> None:
+    def _write(self, level: str, text: str, *, always: bool = False) -> None:
         self._to_log(level, text)
-        if self._quiet:
+        if self._lost or (self._quiet and not always):
             return
         try:
             if self._progress is not None:
@@ -149,7 +154,7 @@ class Console:
             else:
                 print(text, file=self._stream, flush=True)
         except (BrokenPipeError, OSError):
-            self._quiet = True  # nobody reads any more, or the disk behind the pipe is full
+            self._lost = True  # nobody reads any more, or the disk behind the pipe is full
 
     def _to_log(self, level: str, text: str) -> None:
         if self._log is None:

@@ -37,9 +37,11 @@ from protolith.data.shard_samples import (
     spread_pieces,
 )
 from protolith.data.shards import TokenPool, beyond_vocabulary
+from protolith.data.storage import RemotePath
 from protolith.formats.shard_files import ShardInfo
 
 _NUM_READERS = 8
+_NUM_REMOTE_READERS = 32
 _SHOWN = 5
 
 Found = TypeVar("Found")
@@ -86,7 +88,7 @@ def quick_check(
 
 
 def _separator_warnings(pool: TokenPool, eos_id: int) -> list[str]:
-    max_documents = sample_size(len(pool.shards), pool.num_tokens).documents
+    max_documents = sample_size(len(pool.shards), pool.num_tokens, remote=pool.is_remote).documents
 
     def look(number: int) -> SeparatorRate | None:
         """None: no index, and EOS is there somewhere."""
@@ -160,7 +162,7 @@ def _check_ids(
     pool: TokenPool, vocab_size: int, tokenizer_size: int | None
 ) -> tuple[list[str], list[str], bool]:
     """(errors, warnings, whether all ids were looked at)."""
-    pieces = sample_size(len(pool.shards), pool.num_tokens).pieces
+    pieces = sample_size(len(pool.shards), pool.num_tokens, remote=pool.is_remote).pieces
 
     def look(number: int) -> IdsSeen:
         return ids_seen(spread_pieces(pool, number, pieces), vocab_size)
@@ -184,9 +186,10 @@ def _check_ids(
 def _for_each_shard(pool: TokenPool, look: Callable[[int], Found]) -> list[Found]:
     """``look(number)`` of every shard, in order; by several threads when many files have to be waited for."""
     numbers = range(len(pool.shards))
-    if len(pool.shards) < 2 * _NUM_READERS:
+    if len(pool.shards) < 2 * _NUM_READERS and not pool.is_remote:
         return [look(number) for number in numbers]
-    with ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="check") as readers:
+    num_readers = _NUM_REMOTE_READERS if pool.is_remote else _NUM_READERS
+    with ThreadPoolExecutor(num_readers, thread_name_prefix="check") as readers:
         return list(readers.map(look, numbers))
 
 
@@ -217,7 +220,9 @@ def _overlap_warnings(pool: TokenPool, training: TokenPool) -> list[str]:
     return warnings
 
 
-def _file_id(shard: ShardInfo) -> tuple[int, int]:
+def _file_id(shard: ShardInfo) -> tuple[object, ...]:
+    if isinstance(shard.path, RemotePath):
+        return shard.path.url, shard.version
     facts = shard.path.stat()
     return facts.st_dev, facts.st_ino
 

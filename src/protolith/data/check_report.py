@@ -25,11 +25,14 @@ from protolith.data.identity import shard_identity
 from protolith.data.manifest_check import Manifests
 from protolith.data.shard_facts import Expected, ShardFacts, completed, facts_of
 from protolith.data.shard_folders import Surveyed, survey_shards
+from protolith.data.shard_proof import proof_notes
 from protolith.data.shard_samples import sample_size
+from protolith.data.storage import RemotePath
 from protolith.errors import ProtolithError
 from protolith.formats.shard_files import ShardInfo
 
 _NUM_READERS = 8
+_NO_REMOTE_MANIFESTS = "manifests behind URLs are not read: no digest was compared there"
 
 
 @dataclass(frozen=True)
@@ -68,13 +71,14 @@ def check_shards(
         DataError: a folder without shards.
         NotAllowedError: a folder that may not be listed.
     """
-    survey = survey_shards(paths)
+    survey = survey_shards(paths, whole=full)
     manifests = Manifests(paths)
     ours = [manifests.of(one.file) for one in survey.found]
     found = _with_names_of_their_own(survey.found)
     proved = [one.shard for one in found if one.shard is not None]
     num_tokens = sum(one.shard.num_tokens for one in found if one.shard is not None and not one.replaced)
-    size = sample_size(max(1, len(proved)), sum(shard.num_tokens for shard in proved))
+    remote = any(isinstance(one.file.path, RemotePath) for one in found)
+    size = sample_size(max(1, len(proved)), sum(shard.num_tokens for shard in proved), remote=remote)
     known = [completed(expected or Expected(), manifest) for manifest in ours]
     look = partial(facts_of, full=full, size=size)
     facts: list[ShardFacts] = []
@@ -93,7 +97,7 @@ def check_shards(
         shards=shards,
         errors=tuple(errors),
         warnings=tuple(warnings),
-        notes=survey.notes,
+        notes=(*survey.notes, *proof_notes(proved), *([_NO_REMOTE_MANIFESTS] if remote else ())),
         not_checked=tuple(_not_checked(known, shards, all_ids=all_ids, full=full)),
         num_tokens=num_tokens,
         all_ids_checked=all_ids,

@@ -2,7 +2,7 @@
 
 Comes in: the paths that were named and the shards behind them. Goes out: for each shard what differs, for
 each manifest the files it has that the folder has not. The manifest that counts for a shard is the nearest
-one from its own folder up to the folder that was named.
+one from its own folder up to the folder that was named. Manifests behind URLs are not read.
 
 Sizes cost a look at the directory; digests are compared where somebody has read the file anyway, and then
 the index and metadata beside it are read too.
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protolith.data.files import DataFile
+from protolith.data.storage import is_remote
 from protolith.errors import ProtolithError
 from protolith.formats.shard_files import INDEX_SUFFIX, METADATA_SUFFIX
 from protolith.formats.shard_manifest import MANIFEST_NAME, ManifestFile, ShardManifest, read_manifest
@@ -44,11 +45,13 @@ class Manifests:
     """The manifests above some shards; each is read once."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self._named = [Path(path).expanduser() for path in paths]
+        self._named = [Path(path).expanduser() for path in paths if not is_remote(path)]
         self._read: dict[Path, FolderManifest | None] = {}
 
     def of(self, file: DataFile) -> FolderManifest | None:
         """The one that counts for this shard; None when there is none."""
+        if not isinstance(file.path, Path):
+            return None
         depth = len(Path(file.name).parts)  # names are relative to the folder that was named
         return next(filter(None, map(self._in, list(file.path.parents)[:depth])), None)
 

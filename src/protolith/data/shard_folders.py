@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from protolith.data.files import DataFile, find_files, name_some
-from protolith.errors import DataError, ProtolithError, ShardError
-from protolith.formats.shard_files import ShardInfo, index_path_of, metadata_path_of, read_shard_info
+from protolith.data.shard_proof import ShardProver, num_with, proof_notes
+from protolith.data.storage import RemotePath, Stat
+from protolith.errors import DataError, ProtolithError, ShardError, UnreachableError
+from protolith.formats.shard_files import ShardInfo
 from protolith.formats.shard_manifest import MANIFEST_NAME
 
 SHARD_SUFFIXES = (".ds",)
@@ -50,18 +52,22 @@ class ShardSurvey:
     found: tuple[Surveyed, ...]
     conflicts: tuple[str, ...]
     notes: tuple[str, ...]
+    listed: Mapping[RemotePath, Stat] = field(default_factory=dict)
 
 
-def survey_shards(paths: Sequence[str]) -> ShardSurvey:
-    """Look at every shard behind ``paths``; bad ones are told, not raised.
+def survey_shards(paths: Sequence[str], *, whole: bool = False) -> ShardSurvey:
+    """Look at every shard behind ``paths``; bad ones are told, not raised. ``whole``: read all of every
+    index, however large they are together (see ``data/shard_proof.py``).
 
     Raises:
         NotFoundError: a path does not exist.
         DataError: a folder without shards.
         NotAllowedError: a folder that may not be listed.
+        UnreachableError: a storage that does not answer.
     """
     files = find_files(paths, suffixes=SHARD_SUFFIXES, what="token shards", companions=_COMPANIONS)
-    found = [_look(file) for file in files.files]
+    prover = ShardProver(files, whole=whole)
+    found = list(prover.each(lambda file: _look(prover, file), files.files))
     replaced, copy_notes, conflicts = _copies_of([one.shard for one in found if one.shard is not None])
     return ShardSurvey(
         found=tuple(
@@ -69,28 +75,32 @@ def survey_shards(paths: Sequence[str]) -> ShardSurvey:
         ),
         conflicts=tuple(conflicts),
         notes=(*files.notes, *copy_notes),
+        listed=files.listed,
     )
 
 
-def _look(file: DataFile) -> Surveyed:
+def _look(prover: ShardProver, file: DataFile) -> Surveyed:
     try:
-        if file.size_bytes == 0 and _is_empty(file):
-            return Surveyed(file)
-        return Surveyed(file, read_shard_info(file.path, file.name))
+        return Surveyed(file, prover.look(file))
+    except UnreachableError:
+        raise
     except ProtolithError as error:
         return Surveyed(file, error=error)
 
 
-def find_shards(paths: Sequence[str]) -> tuple[tuple[ShardInfo, ...], tuple[str, ...]]:
-    """All shards behind ``paths``, proved, in reading order, and notes.
+def find_shards(
+    paths: Sequence[str], *, whole: bool = False
+) -> tuple[tuple[ShardInfo, ...], tuple[str, ...]]:
+    """All shards behind ``paths``, proved, in reading order, and notes. ``whole``: as of ``survey_shards``.
 
     Raises:
         NotFoundError: a path does not exist.
         NotAllowedError: a file may not be read.
         ShardError: ``problems`` lists every bad shard, one line each.
         DataError: a folder without shards, or with empty ones only.
+        UnreachableError: a storage that does not answer.
     """
-    survey = survey_shards(paths)
+    survey = survey_shards(paths, whole=whole)
     bad = [one.error for one in survey.found if one.error is not None]
     for error in bad:
         if not isinstance(error, ShardError):
@@ -108,22 +118,7 @@ def find_shards(paths: Sequence[str]) -> tuple[tuple[ShardInfo, ...], tuple[str,
     if empty:  # one sentence for all that was left out
         skipped = f"skipped {len(empty)} empty shard{'s' * (len(empty) > 1)} ({name_some(empty)})"
         notes = ["; ".join([skipped, *notes])]
-    return tuple(kept), (*notes, *_notes_about(kept))
-
-
-def _is_empty(file: DataFile) -> bool:
-    """Whether a file of 0 bytes is an empty shard, not the stump of a real one.
-
-    Raises:
-        ShardError: its index or metadata say it should hold tokens.
-    """
-    index = index_path_of(file.path)
-    index_bytes = index.stat().st_size if index.exists() else 0
-    if index_bytes:
-        raise ShardError(f"it has 0 bytes, but an index of {index_bytes // 8} documents", where=file.name)
-    if metadata_path_of(file.path).exists():
-        read_shard_info(file.path, file.name)
-    return True
+    return tuple(kept), (*notes, *_notes_about(kept, survey))
 
 
 def _bad_shards(paths: Sequence[str], problems: list[str]) -> ShardError:
@@ -137,8 +132,8 @@ def _bad_shards(paths: Sequence[str], problems: list[str]) -> ShardError:
     )
 
 
-def _notes_about(shards: list[ShardInfo]) -> list[str]:
-    notes = []
+def _notes_about(shards: list[ShardInfo], survey: ShardSurvey) -> list[str]:
+    notes = proof_notes(shards)
     no_index = [shard.name for shard in shards if shard.index_path is None]
     if no_index:
         notes.append(
@@ -151,18 +146,18 @@ def _notes_about(shards: list[ShardInfo]) -> list[str]:
             f"no .metadata beside {name_some(no_metadata)}: the width is what size and index allow, and the"
             " tokenizer is not known there"
         )
-    losses = sum(shard.path.with_name(shard.path.name + ".loss").exists() for shard in shards)
+    losses = num_with(".loss", shards, survey.listed)
     if losses:
         notes.append(f"{losses} loss masks (.ds.loss) are not used: every token is trained on")
     return notes
 
 
-def _copies_of(shards: list[ShardInfo]) -> tuple[set[Path], list[str], list[str]]:
+def _copies_of(shards: list[ShardInfo]) -> tuple[set[Any], list[str], list[str]]:
     """Sources of shuffled copies, which are not to be read; notes; problems."""
-    by_folder: dict[Path, dict[str, ShardInfo]] = defaultdict(dict)
+    by_folder: dict[Any, dict[str, ShardInfo]] = defaultdict(dict)
     for shard in shards:
         by_folder[shard.path.parent][shard.path.name] = shard
-    dropped: set[Path] = set()
+    dropped: set[Any] = set()
     notes: list[str] = []
     problems: list[str] = []
     for names in by_folder.values():

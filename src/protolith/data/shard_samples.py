@@ -5,7 +5,8 @@ Comes in: a pool and the number of a shard in it. Goes out: numbers, never a jud
 
 ``sample_size`` shares a budget of some 50 million tokens and 100,000 documents among all shards: small
 collections are read whole, of very many shards at least 16 thousand tokens and 10 documents of each are seen.
-Memory is a piece of a million tokens, whatever the shard's size.
+Behind URLs every look is a request: 100 documents a shard, and 512 pieces (or 4 a shard) where ids are
+sampled. Memory is a piece of a million tokens, whatever the shard's size.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from protolith.data.shards import TokenPool
 
 _SAMPLED_DOCUMENTS = 1000
 _SAMPLED_DOCUMENTS_IN_ALL = 100_000
+_SAMPLED_REMOTE_DOCUMENTS = 100
+_REMOTE_PIECES = 512
 _FEWEST_DOCUMENTS = 10
 _FULL_SCAN_TOKENS = 50_000_000
 _SCAN_PIECE_TOKENS = 1 << 20
@@ -73,12 +76,14 @@ class WholeShard:
     sha256: str
 
 
-def sample_size(num_shards: int, num_tokens: int) -> SampleSize:
-    """What the budget allows for each of ``num_shards``."""
+def sample_size(num_shards: int, num_tokens: int, *, remote: bool = False) -> SampleSize:
+    """What the budget allows for each of ``num_shards``; less of ``remote`` ones, see above."""
     share = _SAMPLED_DOCUMENTS_IN_ALL // num_shards
-    pieces = _FULL_SCAN_TOKENS // _SAMPLE_PIECE_TOKENS // num_shards
+    all_pieces = _REMOTE_PIECES if remote else _FULL_SCAN_TOKENS // _SAMPLE_PIECE_TOKENS
+    pieces = all_pieces // num_shards
+    most = _SAMPLED_REMOTE_DOCUMENTS if remote else _SAMPLED_DOCUMENTS
     return SampleSize(
-        documents=min(_SAMPLED_DOCUMENTS, max(share, _FEWEST_DOCUMENTS)),
+        documents=min(most, max(share, _FEWEST_DOCUMENTS)),
         pieces=None if num_tokens <= _FULL_SCAN_TOKENS else max(_FEWEST_PIECES, pieces),
     )
 

@@ -12,6 +12,8 @@ import signal
 
 import pytest
 
+from tests.support.s3 import S3Server, forget_clients, set_environment
+
 # A suite started in the background inherits an ignored SIGINT, and so would every process it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -30,3 +32,20 @@ def pytest_sessionfinish(session, exitstatus):
         if skipped:
             reporter.write_line(f"{skipped} skipped test(s), and PROTOLITH_TESTS_NO_SKIP is set: failing")
             session.exitstatus = 1
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory):
+    """A real S3 server, started when the first test of this process asks for it."""
+    server = S3Server.start(tmp_path_factory.mktemp("s3"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server, monkeypatch):
+    """The server, with this process as its client."""
+    set_environment(monkeypatch, s3_server.environment())
+    forget_clients()
+    yield s3_server
+    forget_clients()

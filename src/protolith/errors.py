@@ -18,6 +18,7 @@
     ├── ConflictError              5    something else is in the way
     │   ├── OutputInUseError            the output folder holds a run, or a live one
     │   └── ResumeMismatchError         what is resumed is not what was saved
+    ├── UnreachableError           6    a server or storage does not answer
     ├── NoSpaceError               7    disk or quota
     └── RunFailedError             1    the run started and could not go on
         ├── NonFiniteError              loss or gradient is nan or inf
@@ -240,6 +241,13 @@ class ResumeMismatchError(ConflictError):
 
     def __str__(self) -> str:
         return "\n  ".join([super().__str__(), *self.differences])
+
+
+class UnreachableError(ProtolithError):
+    """A server or remote storage did not answer for as long as was waited."""
+
+    code = "unreachable"
+    exit_code = EXIT_UNREACHABLE
 
 
 class NoSpaceError(ProtolithError):

@@ -75,8 +75,6 @@ def _unavailable(config: TrainConfig) -> list[tuple[str, str, str]]:
         ),
         (bool(config.fsdp), "fsdp", "the FSDP engine", "leave the section out"),
         (bool(config.deepspeed), "deepspeed", "the DeepSpeed engine", "leave the section out"),
-        *_remote("data.path", data.path),
-        *_remote("data.eval_path", data.eval_path),
         *_remote("output.dir", (config.output.dir,)),
     ]
     return [(key, what, hint) for applies, key, what, hint in rules if applies]

@@ -42,7 +42,7 @@ from protolith.data.cache_entry import (
     write_manifest,
 )
 from protolith.data.cache_lock import held, sweep
-from protolith.data.content import content_digests
+from protolith.data.content import content_digests, has_version
 from protolith.data.files import DataFile, name_some
 from protolith.data.json_lines import BLOCK_BYTES, Block
 from protolith.data.shard_series import ShardSeries
@@ -247,7 +247,7 @@ class _Job:
                     waiting.append((file, before_bytes, block, pool.submit(block.data)))
                     if len(waiting) > 2 * pool.num_workers:
                         take_first()
-                if (reader.digest or self._digest_now(file)) != digest:
+                if self._digest_read(file, reader.digest) != digest:
                     raise DataError(
                         "the file changed while it was read",
                         where=str(file.path),
@@ -273,9 +273,11 @@ class _Job:
             first_skipped=tally.first,
         )
 
-    def _digest_now(self, file: DataFile) -> str:
-        """For a file that was not read from end to end; read only if something about it is new."""
-        digests, _notes = content_digests([file], self.root / DIGESTS, self.poll)
+    def _digest_read(self, file: DataFile, passed: str) -> str:
+        """The digest of what was read. ``passed``: of the bytes that came by; "" where not all did."""
+        if passed and not has_version(file):
+            return passed
+        digests, _notes = content_digests([file], self.root / DIGESTS, self.poll)  # reads only what is new
         return digests[0]
 
     def _wait(self, future: Future[BlockTokens]) -> BlockTokens:

@@ -36,7 +36,7 @@ _OTHER_FORMS = {
     ".jsonl": "this is text: read it with data.format: text",
     ".jsonl.gz": "this is text: read it with data.format: text",
     ".jsonl.zst": "this is text: read it with data.format: text",
-    ".parquet": "this is text: read it with data.format: text",
+    ".parquet": "Parquet is text: read it with data.format: text",
     ".arrow": "Arrow files are not read: write them as Parquet",
     ".csv": "CSV is not read: write one JSON object a line first",
     ".txt": 'plain text is not read: write one {"text": ...} object a line first',

@@ -18,23 +18,25 @@ read up to the size they had when opened; one that has become shorter is an erro
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO
 
 import numpy as np
 
 from protolith.data.files import DataFile
 from protolith.data.json_lines import BlockReader
 from protolith.data.parquet_text import ParquetLayout, read_layout, read_parts
-from protolith.data.text_form import TextForm, form_of, open_file
+from protolith.data.storage import RemotePath
+from protolith.data.text_form import TextForm, form_of, open_ranges, read_range
 from protolith.errors import DataError
 
 CHUNK_BYTES = 1 << 18
+#: Read with a chunk, for the end of its last line; and a piece of a longer one.
+_TAIL_BYTES = 1 << 14
+_PIECE_BYTES = 1 << 22
 _NUM_OPENERS = 8
+_NUM_REMOTE_OPENERS = 32
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,10 @@ class ChunkedText:
         self.chunk_bytes = chunk_bytes
         self.total_bytes = sum(file.size_bytes for file in self.files)
         self._text_field = text_field
-        with ThreadPoolExecutor(_NUM_OPENERS, thread_name_prefix="opening") as openers:
+        #: whether reading waits for a network
+        self.is_remote = any(isinstance(file.path, RemotePath) for file in self.files)
+        num_openers = _NUM_REMOTE_OPENERS if self.is_remote else _NUM_OPENERS
+        with ThreadPoolExecutor(num_openers, thread_name_prefix="opening") as openers:
             self._forms = list(openers.map(form_of, self.files))
             parquet = [number for number, form in enumerate(self._forms) if form is TextForm.PARQUET]
             layouts = openers.map(lambda number: read_layout(self.files[number], text_field), parquet)
@@ -136,11 +141,9 @@ class ChunkedText:
     def line_number(self, file: int, start_byte: int, first_line: int | None, line: int) -> int:
         """The number in its file of a block's ``line`` (from 1); reads the file up to there if need be."""
         if first_line is None:
-            first_line = 1
-            with _open(self.files[file]) as handle:
-                while start_byte > 0 and (piece := handle.read(min(start_byte, 1 << 22))):
-                    first_line += piece.count(b"\n")
-                    start_byte -= len(piece)
+            first_line, reader = 1, open_ranges(self.files[file])
+            for begin in range(0, start_byte, _PIECE_BYTES):
+                first_line += read_range(reader, begin, min(begin + _PIECE_BYTES, start_byte)).count(b"\n")
         return first_line + line - 1
 
     def _num_chunks_of(self, number: int) -> int:
@@ -153,18 +156,21 @@ class ChunkedText:
         start = self.file_of(chunk)[1] * self.chunk_bytes
         stop = min(start + self.chunk_bytes, file.size_bytes)
         size = stop - start
-        with _open(file) as handle:
-            # A line starts after a line's end, so the byte before the chunk is looked at too.
-            begin = max(start - 1, 0)
-            handle.seek(begin)
-            data = handle.read(stop - begin)
-            if len(data) < stop - begin:
-                raise _changed(file)
-            if start:
-                end = data.find(b"\n", 0, stop - start)
-                start, data = (begin + end + 1, data[end + 1 :]) if end >= 0 else (stop, b"")
-            if data and not data.endswith(b"\n") and stop < file.size_bytes:
-                data += handle.readline(file.size_bytes - stop)
+        reader = open_ranges(file)
+        # A line starts after a line's end, so the byte before the chunk is looked at too.
+        begin, end = max(start - 1, 0), min(stop + _TAIL_BYTES, file.size_bytes)
+        data = read_range(reader, begin, end)
+        first = data.find(b"\n", 0, stop - start) + 1 if start else 0
+        if start and not first:
+            return TextBlock(chunk, 0, b"", number, size, stop, None)
+        last = data.find(b"\n", stop - begin - 1) + 1
+        pieces = [data[first : last or None]]
+        while not last and end < file.size_bytes:  # its last line is longer than what was read with it
+            begin, end = end, min(end + _PIECE_BYTES, file.size_bytes)
+            data = read_range(reader, begin, end)
+            last = data.find(b"\n") + 1
+            pieces.append(data[: last or None])
+        data, start = b"".join(pieces), start + first - 1 if start else 0
         return TextBlock(chunk, 0, data, number, size, start, 1 if start == 0 else None)
 
     def _compressed_parts(self, number: int, chunk: int, part: int) -> Iterator[TextBlock]:
@@ -183,20 +189,3 @@ class ChunkedText:
             begin, end = (file.size_bytes * row // layout.num_rows for row in (block.begin, block.end))
             share = (block.end - block.begin) / group_rows
             yield TextBlock(chunk, block.part, block.lines, number, end - begin, 0, block.begin + 1, share)
-
-
-@contextmanager
-def _open(file: DataFile) -> Iterator[BinaryIO]:
-    """The file, as long as it is not shorter than it was."""
-    with open_file(file) as handle:
-        if os.fstat(handle.fileno()).st_size < file.size_bytes:
-            raise _changed(file)
-        yield handle
-
-
-def _changed(file: DataFile) -> DataError:
-    return DataError(
-        "the file became shorter while it was read",
-        where=str(file.path),
-        hint="leave the text alone while a run streams it",
-    )

@@ -46,6 +46,7 @@ from protolith.data.files import DataFile, name_some
 from protolith.data.identity import Entry, text_identities
 from protolith.data.rows import DEFAULT_SOURCE
 from protolith.data.sampler import AsTheyLie, Permutation, RowOrder, permutation_key
+from protolith.data.stream_ahead import blocks_in_order
 from protolith.data.stream_lanes import BlockName, Documents, StreamRow, open_lane, states_of
 from protolith.data.stream_tally import StreamTally, raise_fault
 from protolith.data.stream_text import CHUNK_BYTES, ChunkedText, TextBlock
@@ -332,11 +333,9 @@ class StreamRows:
         """All blocks from one on, with their chunk's place in the epoch's order."""
         while self.num_epochs is None or epoch < self.num_epochs:
             order = self.stream.chunk_order(epoch)
-            while place < self.stream.text.num_chunks:
-                for block in self.stream.text.parts(order.at(place), part):
-                    yield place, BlockName(epoch, block.chunk, block.part), block
-                place, part = place + 1, 0
-            epoch, place = epoch + 1, 0
+            for at, block in blocks_in_order(self.stream.text, order, place, part):
+                yield at, BlockName(epoch, block.chunk, block.part), block
+            epoch, place, part = epoch + 1, 0, 0
 
     def _reopen_lanes(self) -> None:
         """Read and tokenize again what the lanes hold."""

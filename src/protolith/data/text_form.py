@@ -1,10 +1,12 @@
-"""Opening files of text, and telling by their first bytes how the text lies in them.
+"""Opening files of text, on this machine or behind a URL, and telling by their first bytes how the text lies
+in them.
 
     LINES        plain lines of JSON                     readable from any byte on
     COMPRESSED   gzip or Zstandard over such lines       readable from the beginning only
     PARQUET      a column of strings, in row groups      readable from any row group on
 
-Names say nothing here. Anything else that can be told (UTF-16, zip, ...) is an error with what to do.
+Names say nothing here. A remote file is read as the version that was listed, or not at all (see
+``data/storage.py``). Anything else that can be told (UTF-16, zip, ...) is an error with what to do.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from enum import Enum
 from typing import BinaryIO
 
 from protolith.data.files import DataFile
-from protolith.errors import BadRecordError, NotAllowedError, NotFoundError
+from protolith.data.storage import Reader, RemotePath, Stat, open_at, open_binary
+from protolith.errors import BadRecordError, DataError, NotAllowedError, NotFoundError
 
 GZIP = b"\x1f\x8b"
 ZSTD = b"\x28\xb5\x2f\xfd"
@@ -42,29 +45,67 @@ class TextForm(Enum):
 
 @contextmanager
 def open_file(file: DataFile, buffering: int = _READ_BYTES) -> Iterator[BinaryIO]:
-    """The file, for reading.
+    """The file, to be read in order; seeking works.
 
     Raises:
-        NotFoundError, NotAllowedError: it cannot be opened.
+        NotFoundError, NotAllowedError: it cannot be opened. UnreachableError: its storage does not answer.
     """
-    try:
-        handle: BinaryIO = open(file.path, "rb", buffering=buffering)  # noqa: SIM115
-    except FileNotFoundError:
-        raise NotFoundError("the file is gone", where=str(file.path)) from None
-    except PermissionError as error:
-        raise NotAllowedError("the file may not be read", where=str(file.path)) from error
+    if isinstance(file.path, RemotePath):
+        handle = open_binary(file.path, known(file))
+    else:
+        try:
+            handle = open(file.path, "rb", buffering=buffering)  # noqa: SIM115
+        except FileNotFoundError:
+            raise NotFoundError("the file is gone", where=str(file.path)) from None
+        except PermissionError as error:
+            raise NotAllowedError("the file may not be read", where=str(file.path)) from error
     with handle:
         yield handle
+
+
+def open_ranges(file: DataFile) -> Reader:
+    """The file, for reading anywhere.
+
+    Raises:
+        NotFoundError, NotAllowedError, UnreachableError: as ``open_file``.
+        DataError: it is shorter than it was (so also from the reader).
+    """
+
+    def changed(_how: str) -> DataError:
+        return DataError(
+            "the file became shorter while it was read, or is another one now",
+            where=str(file.path),
+            hint="leave the text alone while a run streams it",
+        )
+
+    try:
+        reader = open_at(file.path, known(file), changed=changed)
+    except NotFoundError:
+        raise NotFoundError("the file is gone", where=str(file.path)) from None
+    if reader.size < file.size_bytes:
+        raise changed("")
+    return reader
+
+
+def read_range(reader: Reader, start: int, stop: int) -> bytes:
+    piece = bytearray(stop - start)
+    reader.read_into(memoryview(piece), start)
+    return bytes(piece)
+
+
+def known(file: DataFile) -> Stat | None:
+    """What a listing said of a remote file, so that nobody asks again."""
+    return file.stat if file.version else None
 
 
 def form_of(file: DataFile) -> TextForm:
     """How the text lies in it.
 
     Raises:
-        BadRecordError: it is no text. NotFoundError, NotAllowedError: it cannot be opened.
+        BadRecordError: it is no text. NotFoundError, NotAllowedError, UnreachableError: as ``open_file``.
     """
-    with open_file(file, buffering=0) as raw:
-        return form_of_head(raw.read(_HEAD_BYTES), file.name)
+    head = read_range(open_ranges(file), 0, min(_HEAD_BYTES, file.size_bytes))
+    return form_of_head(head, file.name)
 
 
 def form_of_head(head: bytes, name: str) -> TextForm:

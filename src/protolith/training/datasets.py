@@ -16,10 +16,11 @@ from typing import Any
 from protolith.config.schema import TrainConfig
 from protolith.data.cache import TokenizedCorpus, TokenizingStopped, tokenize_corpus
 from protolith.data.check import quick_check
-from protolith.data.files import find_files
+from protolith.data.files import DataFile, find_files
 from protolith.data.packing import DocumentRows, RowSource, WindowRows
 from protolith.data.shard_folders import find_shards
 from protolith.data.shards import TokenPool
+from protolith.data.storage import Location
 from protolith.data.stream_estimate import StreamEstimate, estimate_rows
 from protolith.data.streams import TextStream
 from protolith.data.text import TEXT_SUFFIXES
@@ -283,6 +284,10 @@ def _check(
 
 def _same_files(train: Sequence[str], held_out: Sequence[str]) -> list[str]:
     """Names of text files that are in both sets."""
-    ours = {f.path.resolve() for f in find_files(train, suffixes=TEXT_SUFFIXES, what="text").files}
+    ours = {_place(file) for file in find_files(train, suffixes=TEXT_SUFFIXES, what="text").files}
     theirs = find_files(held_out, suffixes=TEXT_SUFFIXES, what="text").files
-    return [f.name for f in theirs if f.path.resolve() in ours]
+    return [file.name for file in theirs if _place(file) in ours]
+
+
+def _place(file: DataFile) -> Location:
+    return file.path.resolve() if isinstance(file.path, Path) else file.path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from protolith.data.files import FoundFiles, find_files
@@ -180,6 +181,53 @@ def test_a_pipe_is_no_file(tmp_path: Path) -> None:
     assert "neither file nor folder" in found.notes[0]
 
 
-def test_addresses_are_refused() -> None:
-    with pytest.raises(NotFoundError, match="only local"):
-        find("s3://bucket/data")
+@pytest.fixture
+def stored():
+    """A storage in this process, and how to put files into it."""
+    store = fsspec.filesystem("memory")
+    store.store.clear()
+    yield lambda name, text="{}\n": store.pipe_file(f"/corpus/{name}", text.encode())
+    store.store.clear()
+
+
+def test_a_folder_behind_a_url_follows_the_same_rules(stored) -> None:
+    for name in ("b.jsonl", "a/c.jsonl.gz", "a/x.tmp", ".hidden/d.jsonl", ".hidden/e.jsonl", "f.csv"):
+        stored(name)
+    found = find("memory://corpus")
+    assert names(found) == ["a/c.jsonl.gz", "b.jsonl"]
+    assert [file.size_bytes for file in found.files] == [3, 3]
+    assert all(file.version and file.stat == found.listed[file.path] for file in found.files)
+    assert found.notes == ("passed over while looking for JSONL text: 1 *.csv, 1 hidden, 1 temporary",)
+
+
+def test_a_url_of_a_file_is_meant_literally(stored) -> None:
+    stored("x.tmp.jsonl")
+    stored("x.ds")
+    assert names(find("memory://corpus/x.tmp.jsonl")) == ["x.tmp.jsonl"]
+    with pytest.raises(DataError, match="this is no JSONL text") as caught:
+        find("memory://corpus/x.ds")
+    assert "tokens" in caught.value.hint
+
+
+def test_a_pattern_in_a_url_matches_files_and_folders(stored) -> None:
+    for name in ("part-1/a.jsonl", "part-2/a.jsonl", "part-3.jsonl", "other.jsonl"):
+        stored(name)
+    found = find("memory://corpus/part-*")
+    assert names(found) == ["a.jsonl", "a.jsonl", "part-3.jsonl"]
+
+
+def test_an_object_named_twice_is_read_once(stored) -> None:
+    stored("a.jsonl")
+    found = find("memory://corpus", "memory://corpus/a.jsonl")
+    assert names(found) == ["a.jsonl"]
+    assert found.notes == ("named or linked more than once, read once: a.jsonl",)
+
+
+def test_a_url_with_nothing_to_read_says_what_is_there(stored) -> None:
+    stored("a.ds")
+    with pytest.raises(DataError, match="no JSONL text") as caught:
+        find("memory://corpus")
+    assert "a.ds" in caught.value.hint
+    with pytest.raises(NotFoundError) as missing:
+        find("memory://corpus/none")
+    assert "memory://corpus/none" in missing.value.where

@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from protolith.data.identity import shard_identity
 from protolith.data.shards import TokenPool, beyond_vocabulary
+from protolith.data.storage import RemotePath
 from protolith.formats.shard_files import ShardInfo
 
 _SAMPLED_DOCUMENTS = 1000
@@ -296,7 +297,9 @@ def _overlap_warnings(pool: TokenPool, training: TokenPool) -> list[str]:
     return warnings
 
 
-def _file_id(shard: ShardInfo) -> tuple[int, int]:
+def _file_id(shard: ShardInfo) -> tuple[object, ...]:
+    if isinstance(shard.path, RemotePath):
+        return shard.path.url, shard.version
     facts = shard.path.stat()
     return facts.st_dev, facts.st_ino
 

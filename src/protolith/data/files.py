@@ -12,6 +12,10 @@ Goes out: ``FoundFiles``: files with stable names, and one note for everything p
 - Hidden files and half-written ones (``.tmp``, ``.part``, ``.crc`` ...) inside folders are passed over and
   counted. A path that was named itself is always taken.
 
+URLs (``s3://bucket/folder``, see ``data/storage.py``) follow the same rules, as far as they apply: a folder,
+a file or a pattern, sorted, each object once; what a listing says of sizes and versions is kept, so that
+nobody has to ask again.
+
 It opens no file.
 """
 
@@ -22,10 +26,12 @@ import glob
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from protolith.data.storage import ListedFile, RemotePath, Stat, is_remote, list_files
 from protolith.errors import DataError, NotAllowedError, NotFoundError
 
 _UNFINISHED = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".crc", ".swp", ".lock", "~")
@@ -47,19 +53,29 @@ _OTHER_FORMS = {
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file to read. ``name`` is relative to the folder that was named (the bare name for a file)."""
+    """A file to read. ``name`` is relative to the folder that was named (the bare name for a file);
+    ``path`` is a ``Path`` or a ``RemotePath``; ``version`` tells one content of a remote file from another
+    ("": a local file)."""
 
-    path: Path
+    path: Any
     name: str
     size_bytes: int
+    version: str = ""
+
+    @property
+    def stat(self) -> Stat:
+        """What was found, for ``storage.open_at``."""
+        return Stat(self.size_bytes, self.version)
 
 
 @dataclass(frozen=True)
 class FoundFiles:
-    """Files in reading order, and what was passed over on the way (at most a few sentences)."""
+    """Files in reading order, and what was passed over on the way (at most a few sentences). ``listed``: all
+    remote files that were seen, those passed over too."""
 
     files: tuple[DataFile, ...]
     notes: tuple[str, ...]
+    listed: Mapping[RemotePath, Stat] = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:
@@ -76,6 +92,7 @@ class _Walk:
     seen_folders: set[str] = field(default_factory=set)
     passed_over: Counter[str] = field(default_factory=Counter)
     repeated: list[str] = field(default_factory=list)
+    listed: dict[RemotePath, Stat] = field(default_factory=dict)
 
 
 def find_files(
@@ -93,10 +110,14 @@ def find_files(
         NotFoundError: a path that does not exist; the hint has the nearest name.
         DataError: a path with nothing to read behind it; the hint says what is there instead.
         NotAllowedError: a folder that may not be listed.
+        UnreachableError: a storage that does not answer.
     """
     walk = _Walk(suffixes, companions)
     files: list[DataFile] = []
     for given in map(os.fspath, paths):
+        if is_remote(given):
+            files.extend(_remote_files(given, walk, what))
+            continue
         for root in _expand(given):
             repeated_before = len(walk.repeated)
             found = list(_files_of(root, walk, what))
@@ -107,13 +128,11 @@ def find_files(
                     hint=_what_else(root, walk) or "name the folder that holds the files",
                 )
             files.extend(found)
-    return FoundFiles(tuple(files), _notes(walk, what))
+    return FoundFiles(tuple(files), _notes(walk, what), walk.listed)
 
 
 def _expand(given: str) -> list[Path]:
     """The path itself when it exists, else what it matches as a pattern, sorted."""
-    if "://" in given:
-        raise NotFoundError("only local paths are read", where=given, hint="download the data first")
     path = Path(given).expanduser()
     if os.path.lexists(path):
         if not path.exists():
@@ -159,6 +178,56 @@ def _files_of(root: Path, walk: _Walk, what: str) -> Iterator[DataFile]:
         yield file
 
 
+def _remote_files(given: str, walk: _Walk, what: str) -> list[DataFile]:
+    """The files behind a URL, by the rules of local ones."""
+    listed = list_files(RemotePath(given))
+    walk.listed.update((one.path, one.stat) for one in listed)
+    if [one.name for one in listed] == [RemotePath(given).name]:  # named itself
+        ending = _ending(listed[0].name, tuple(_OTHER_FORMS))
+        if ending and not listed[0].name.lower().endswith(walk.suffixes):
+            raise DataError(f"this is no {what}", where=given, hint=_OTHER_FORMS[ending])
+        chosen = listed
+    else:
+        hidden = {hid for one in listed if (hid := _hidden(one.name))}
+        walk.passed_over.update(["hidden"] * len(hidden))
+        chosen = [one for one in listed if not _hidden(one.name) and _is_wanted(one.path.name, walk)]
+    if not chosen:
+        other = [(one.name, end) for one in listed if (end := _ending(one.name, tuple(_OTHER_FORMS)))]
+        hint = f"it holds {other[0][0]}; {_OTHER_FORMS[other[0][1]]}" if other else ""
+        raise DataError(
+            f"no {what} ({', '.join(walk.suffixes)}) in this folder",
+            where=str(RemotePath(given)),
+            hint=hint or ("name the folder that holds the files" if listed else "the folder is empty"),
+        )
+    return [file for one in chosen if (file := _take_remote(one, walk))]
+
+
+def _hidden(name: str) -> str:
+    """The hidden file or folder that a name leads through; "" when there is none."""
+    parts = name.split("/")
+    first = next((at for at, part in enumerate(parts) if part.startswith(".")), None)
+    return "" if first is None else "/".join(parts[: first + 1])
+
+
+def _take_remote(one: ListedFile, walk: _Walk) -> DataFile | None:
+    if one.path.url in walk.seen_files:
+        walk.repeated.append(one.name)
+        return None
+    walk.seen_files.add(one.path.url)
+    return DataFile(one.path, one.name, one.stat.size, one.stat.version)
+
+
+def _is_wanted(name: str, walk: _Walk) -> bool:
+    """Whether a file in a folder is looked for, by its name; what is not is counted."""
+    if name.lower().endswith(_UNFINISHED):
+        walk.passed_over["temporary"] += 1
+    elif name.lower().endswith(walk.suffixes):
+        return True
+    elif not name.lower().endswith(walk.companions or ("\0",)):
+        walk.passed_over[f"*{Path(name).suffix.lower()}"] += 1
+    return False
+
+
 def _walk_folder(folder: Path, prefix: str, walk: _Walk, above: tuple[str, ...]) -> Iterator[DataFile]:
     """Files at and below ``folder``: real entries first, then links. ``above``: real folders on the way."""
     real = os.path.realpath(folder)
@@ -182,14 +251,10 @@ def _walk_folder(folder: Path, prefix: str, walk: _Walk, above: tuple[str, ...])
                 yield from _walk_folder(Path(entry.path), name + "/", walk, (*above, real))
         elif entry.is_symlink() and not os.path.exists(entry.path):
             walk.passed_over["a broken link"] += 1
-        elif entry.name.lower().endswith(_UNFINISHED):
-            walk.passed_over["temporary"] += 1
-        elif entry.name.lower().endswith(walk.suffixes):
+        elif _is_wanted(entry.name, walk):
             file = _take(Path(entry.path), name, walk)
             if file is not None:
                 yield file
-        elif not entry.name.lower().endswith(walk.companions or ("\0",)):
-            walk.passed_over[f"*{Path(entry.name).suffix.lower()}"] += 1
 
 
 def _leads_back(link: Path, above: tuple[str, ...]) -> bool:

@@ -5,6 +5,8 @@ compared on resume: ``name`` (relative to the folder that was named), ``num_toke
 ``num_documents`` and a ``digest`` of what it holds. Neither time stamps nor the place of the folder count.
 Text that is streamed has an entry a file, with ``num_bytes`` in place of the three numbers.
 
+Shards behind URLs have the entries they would have on this machine: a run can go on with a copy of its data.
+
 Cost: files up to 1 MiB are digested whole; of larger ones 8 pieces of 4 KiB, the first and the last among
 them, so that a terabyte opens as fast as a gigabyte. An edit that leaves size and all pieces alone is
 therefore not seen; copies cut short, other text, other tokenizers and reordered documents are.
@@ -17,11 +19,11 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from protolith.data.files import DataFile
-from protolith.errors import NotAllowedError, NotFoundError
+from protolith.data.storage import Location, RemotePath, Stat, open_at, stat
+from protolith.errors import DataError, NotAllowedError, NotFoundError
 from protolith.formats.shard_files import ShardInfo
 
 Entry = dict[str, Any]
@@ -30,6 +32,7 @@ _WHOLE_BYTES = 1 << 20
 _PIECE_BYTES = 4096
 _NUM_PIECES = 8
 _NUM_READERS = 8
+_NUM_REMOTE_READERS = 32
 _SHOWN_NAMES = 10
 
 
@@ -39,17 +42,19 @@ def shard_identities(shards: Sequence[ShardInfo]) -> list[Entry]:
     Raises:
         NotFoundError, NotAllowedError: a file that cannot be read any more.
     """
-    if len(shards) < 2 * _NUM_READERS:
+    remote = any(isinstance(shard.path, RemotePath) for shard in shards)
+    if len(shards) < 2 * _NUM_READERS and not remote:
         return [shard_identity(shard) for shard in shards]
-    with ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="identity") as readers:
+    num_readers = _NUM_REMOTE_READERS if remote else _NUM_READERS
+    with ThreadPoolExecutor(num_readers, thread_name_prefix="identity") as readers:
         return list(readers.map(shard_identity, shards))
 
 
 def shard_identity(shard: ShardInfo) -> Entry:
     """The entry of one shard."""
     digest = hashlib.blake2b(digest_size=16)
-    for path in (shard.path, shard.index_path):
-        _add_samples(digest, path, shard.name)
+    _add_samples(digest, shard.path, shard.name, shard.version)
+    _add_samples(digest, shard.index_path, shard.name, shard.index_version)
     return {
         "name": shard.name,
         "num_tokens": shard.num_tokens,
@@ -71,13 +76,16 @@ def text_identities(files: Sequence[DataFile]) -> list[Entry]:
 
 def _text_identity(file: DataFile) -> Entry:
     digest = hashlib.blake2b(digest_size=16)
-    _add_samples(digest, file.path, file.name)
+    _add_samples(digest, file.path, file.name, file.version)
     return {"name": file.name, "num_bytes": file.size_bytes, "digest": digest.hexdigest()}
 
 
-def _add_samples(digest: Any, path: Path | None, name: str) -> None:
+def _add_samples(digest: Any, path: Location | None, name: str, version: str = "") -> None:
     if path is None:
         digest.update(b"no file;")
+        return
+    if isinstance(path, RemotePath):
+        _add_remote_samples(digest, path, name, version)
         return
     try:
         with open(path, "rb", buffering=0) as file:
@@ -86,13 +94,33 @@ def _add_samples(digest: Any, path: Path | None, name: str) -> None:
             if size <= _WHOLE_BYTES:
                 digest.update(file.read())
                 return
-            for number in range(_NUM_PIECES):
-                start = (size - _PIECE_BYTES) * number // (_NUM_PIECES - 1)
+            for start in _piece_starts(size):
                 digest.update(os.pread(file.fileno(), _PIECE_BYTES, start))
     except FileNotFoundError:
         raise NotFoundError(f"{path.name} is gone", where=name) from None
     except PermissionError as error:
         raise NotAllowedError(f"{path.name} may not be read: {error.strerror}", where=name) from error
+
+
+def _piece_starts(size: int) -> list[int]:
+    return [(size - _PIECE_BYTES) * number // (_NUM_PIECES - 1) for number in range(_NUM_PIECES)]
+
+
+def _add_remote_samples(digest: Any, path: RemotePath, name: str, version: str) -> None:
+    def changed(how: str) -> DataError:
+        return DataError(f"{path.name} {how}", where=name, hint="something writes to the data")
+
+    try:
+        facts = stat(path)
+        reader = open_at(path, Stat(facts.size, version or facts.version), changed=changed)
+        digest.update(b"%d bytes;" % reader.size)
+        whole = reader.size <= _WHOLE_BYTES
+        for start in [0] if whole else _piece_starts(reader.size):
+            piece = bytearray(reader.size if whole else _PIECE_BYTES)
+            reader.read_into(memoryview(piece), start)
+            digest.update(piece)
+    except NotFoundError:
+        raise NotFoundError(f"{path.name} is gone", where=name) from None
 
 
 def diff_identity(old: Sequence[Entry], new: Sequence[Entry]) -> list[str]:

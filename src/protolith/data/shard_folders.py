@@ -14,11 +14,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 from protolith.data.files import DataFile, find_files, name_some
+from protolith.data.shard_proof import ShardProver, proof_notes
 from protolith.errors import DataError, ShardError
-from protolith.formats.shard_files import ShardInfo, index_path_of, metadata_path_of, read_shard_info
+from protolith.formats.shard_files import ShardInfo
 from protolith.formats.shard_manifest import MANIFEST_NAME
 
 SHARD_SUFFIXES = (".ds",)
@@ -29,26 +30,37 @@ _STAGES = ("unshuffled", "shuffled", "doc_shuffled", "chunk_shuffled")
 _PART = re.compile(r"_?\d{5}\Z")
 
 
-def find_shards(paths: Sequence[str]) -> tuple[tuple[ShardInfo, ...], tuple[str, ...]]:
-    """All shards behind ``paths``, proved, in reading order, and notes.
+def find_shards(
+    paths: Sequence[str], *, whole: bool = False
+) -> tuple[tuple[ShardInfo, ...], tuple[str, ...]]:
+    """All shards behind ``paths``, proved, in reading order, and notes. ``whole``: read all of every index,
+    however large they are together (see ``data/shard_proof.py``).
 
     Raises:
         NotFoundError: a path does not exist.
         ShardError: ``problems`` lists every bad shard, one line each.
         DataError: a folder without shards, or with empty ones only.
+        NotAllowedError, UnreachableError: a storage that refuses or does not answer.
     """
     found = find_files(paths, suffixes=SHARD_SUFFIXES, what="token shards", companions=_COMPANIONS)
     shards: list[ShardInfo] = []
     empty: list[str] = []
     problems: list[str] = []
-    for file in found.files:
+    prover = ShardProver(found, whole=whole)
+
+    def look(file: DataFile) -> ShardInfo | ShardError | None:
         try:
-            if file.size_bytes == 0 and _is_empty(file):
-                empty.append(file.name)
-            else:
-                shards.append(read_shard_info(file.path, file.name))
+            return prover.look(file)
         except ShardError as error:
-            problems.append(f"{error.where}: {error.message}")
+            return error
+
+    for file, shard in zip(found.files, prover.each(look, found.files), strict=True):
+        if isinstance(shard, ShardError):
+            problems.append(f"{shard.where}: {shard.message}")
+        elif shard is None:
+            empty.append(file.name)
+        else:
+            shards.append(shard)
     kept, copy_notes, copy_problems = _without_copies(shards)
     problems.extend(copy_problems)
     if problems:
@@ -61,22 +73,7 @@ def find_shards(paths: Sequence[str]) -> tuple[tuple[ShardInfo, ...], tuple[str,
     if empty:  # one sentence for all that was left out
         skipped = f"skipped {len(empty)} empty shard{'s' * (len(empty) > 1)} ({name_some(empty)})"
         notes = ["; ".join([skipped, *notes])]
-    return tuple(kept), (*notes, *copy_notes, *_notes_about(kept))
-
-
-def _is_empty(file: DataFile) -> bool:
-    """Whether a file of 0 bytes is an empty shard, not the stump of a real one.
-
-    Raises:
-        ShardError: its index or metadata say it should hold tokens.
-    """
-    index = index_path_of(file.path)
-    index_bytes = index.stat().st_size if index.exists() else 0
-    if index_bytes:
-        raise ShardError(f"it has 0 bytes, but an index of {index_bytes // 8} documents", where=file.name)
-    if metadata_path_of(file.path).exists():
-        read_shard_info(file.path, file.name)
-    return True
+    return tuple(kept), (*notes, *copy_notes, *_notes_about(kept, prover))
 
 
 def _bad_shards(paths: Sequence[str], problems: list[str]) -> ShardError:
@@ -90,8 +87,8 @@ def _bad_shards(paths: Sequence[str], problems: list[str]) -> ShardError:
     )
 
 
-def _notes_about(shards: list[ShardInfo]) -> list[str]:
-    notes = []
+def _notes_about(shards: list[ShardInfo], prover: ShardProver) -> list[str]:
+    notes = proof_notes(shards)
     no_index = [shard.name for shard in shards if shard.index_path is None]
     if no_index:
         notes.append(
@@ -104,7 +101,7 @@ def _notes_about(shards: list[ShardInfo]) -> list[str]:
             f"no .metadata beside {name_some(no_metadata)}: the width is what size and index allow, and the"
             " tokenizer is not known there"
         )
-    losses = sum(shard.path.with_name(shard.path.name + ".loss").exists() for shard in shards)
+    losses = prover.num_with(".loss", shards)
     if losses:
         notes.append(f"{losses} loss masks (.ds.loss) are not used: every token is trained on")
     return notes
@@ -112,10 +109,10 @@ def _notes_about(shards: list[ShardInfo]) -> list[str]:
 
 def _without_copies(shards: list[ShardInfo]) -> tuple[list[ShardInfo], list[str], list[str]]:
     """Shards without the sources of shuffled copies; notes; problems."""
-    by_folder: dict[Path, dict[str, ShardInfo]] = defaultdict(dict)
+    by_folder: dict[Any, dict[str, ShardInfo]] = defaultdict(dict)
     for shard in shards:
         by_folder[shard.path.parent][shard.path.name] = shard
-    dropped: set[Path] = set()
+    dropped: set[Any] = set()
     notes: list[str] = []
     problems: list[str] = []
     for names in by_folder.values():

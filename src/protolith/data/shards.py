@@ -13,6 +13,9 @@ than copying from a warm map; but a cold map reads ahead by megabytes at every r
 is cut while it is mapped kills the process, where a short read is an error with a name. Document ends are
 mapped: they are looked up here and there, eight bytes at a time.
 
+Shards behind URLs are read through a bounded block cache on the local disk (``data/block_cache.py``); the
+blocks of all rows asked for in one call are fetched at the same time. See ``data/remote_shards.py``.
+
 With ``vocab_size`` every id that is read is held against it: a beginning that was sampled and found good
 does not prove the rest, and an id too large ends far from here, in the embedding of some device.
 
@@ -29,12 +32,15 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from protolith.data.block_cache import BlockCache, shared_cache
 from protolith.data.identity import shard_identities
+from protolith.data.remote_shards import RemoteEnds, RemoteFile
+from protolith.data.storage import RemotePath, Stat
 from protolith.errors import DataError, NotAllowedError, NotFoundError, ShardError
 from protolith.formats.shard_files import ShardInfo
 
@@ -64,6 +70,7 @@ class TokenPool:
         *,
         vocab_size: int | None = None,
         max_open_files: int | None = None,
+        blocks: BlockCache | None = None,
     ) -> None:
         self.shards = shards
         self.starts = np.zeros(len(shards) + 1, dtype=np.int64)
@@ -74,13 +81,20 @@ class TokenPool:
         self._bounds: list[int] = self.starts.tolist()  # one look-up is several times faster in a list
         self._id_type = _ID_TYPES[max((shard.token_bytes for shard in shards), default=2)]
         limit = max_open_files or _affordable_files()
+        self._remote = any(isinstance(shard.path, RemotePath) for shard in shards)
+        self._blocks = blocks
         self._files = _Recent(limit, self._open_ids)
         self._ends = _Recent(limit, self._map_ends)
         self._identity: list[dict[str, Any]] | None = None
 
     @classmethod
     def open(
-        cls, shards: Sequence[ShardInfo], *, vocab_size: int | None = None, max_open_files: int | None = None
+        cls,
+        shards: Sequence[ShardInfo],
+        *,
+        vocab_size: int | None = None,
+        max_open_files: int | None = None,
+        blocks: BlockCache | None = None,
     ) -> TokenPool:
         """A pool of these shards. No file is touched yet.
 
@@ -88,11 +102,12 @@ class TokenPool:
             shards: in reading order.
             vocab_size: refuse ids that are not below it.
             max_open_files: of ids, and as many of document ends; default: what the process can afford.
+            blocks: the cache that remote shards are read through; default: the one of this process.
 
         Raises:
             DataError: no shard, or no token in any.
         """
-        pool = cls(tuple(shards), vocab_size=vocab_size, max_open_files=max_open_files)
+        pool = cls(tuple(shards), vocab_size=vocab_size, max_open_files=max_open_files, blocks=blocks)
         if pool.num_tokens == 0:
             raise DataError(f"no tokens in {len(pool.shards)} shards", hint="tokenize the text again")
         return pool
@@ -113,6 +128,8 @@ class TokenPool:
         windows = np.empty((len(starts), length), dtype=self._id_type)
         if windows.size == 0:
             return windows
+        if self._remote:
+            self._want(starts, length)
         for row, start in zip(windows, starts, strict=True):
             if start < 0 or start + length > self.num_tokens:
                 raise IndexError(f"tokens {start} to {start + length} of {self.num_tokens}")
@@ -140,11 +157,16 @@ class TokenPool:
             raise IndexError(f"tokens {start} to {stop} of {shard.num_tokens}")
         ids = np.empty(stop - start, dtype=_ID_TYPES[shard.token_bytes])
         if len(ids):
-            self._files.get(number).read_into(ids, start * shard.token_bytes)
+            file = self._files.get(number)
+            if isinstance(file, RemoteFile):
+                file.read_sparing(ids, start * shard.token_bytes)
+            else:
+                file.read_into(ids, start * shard.token_bytes)
         return ids
 
     def document_ends(self, number: int) -> Tokens:
-        """Where each document of one shard ends, in tokens of that shard: mapped, read-only, ascending.
+        """Where each document of one shard ends, in tokens of that shard: mapped, read-only, ascending. Of a
+        remote shard a ``RemoteEnds``, which takes the array's place.
 
         Raises:
             ShardError: the shard has no index.
@@ -158,7 +180,11 @@ class TokenPool:
             raise IndexError(f"documents {start} to {stop} of {shard.num_documents}")
         ends = np.empty(stop - start, dtype=_END_TYPE)
         if len(ends):
-            self._open_index(number).read_into(ends, start * _END_TYPE.itemsize)
+            index = self._open_index(number)
+            if isinstance(index, RemoteFile):
+                index.read_sparing(ends, start * _END_TYPE.itemsize)
+            else:
+                index.read_into(ends, start * _END_TYPE.itemsize)
         return ends
 
     def identity(self) -> list[dict[str, Any]]:
@@ -177,7 +203,9 @@ class TokenPool:
         if self.shards[number].token_bytes == row.itemsize:
             self._files.get(number).read_into(row, offset * row.itemsize)
         else:
-            row[:] = self.read_shard(number, offset, offset + len(row))
+            ids = np.empty(len(row), dtype=_ID_TYPES[self.shards[number].token_bytes])
+            self._files.get(number).read_into(ids, offset * ids.itemsize)
+            row[:] = ids
 
     def _fill_across(self, row: npt.NDArray[Any], number: int, offset: int) -> None:
         """Tokens from ``offset`` of shard ``number`` on, through as many shards as it takes."""
@@ -194,21 +222,42 @@ class TokenPool:
         number, offset = self.shard_of(starts[int(row)] + int(column))
         return beyond_vocabulary(self.shards[number], offset, int(windows[row, column]), vocab_size)
 
-    def _open_ids(self, number: int) -> _OpenFile:
-        shard = self.shards[number]
-        return _OpenFile(shard, shard.path, shard.num_tokens * shard.token_bytes)
+    def _want(self, starts: Sequence[int], length: int) -> None:
+        """Let the blocks of all windows come at the same time."""
+        for start in starts:
+            stop = min(start + length, self.num_tokens)
+            number = bisect_right(self._bounds, start) - 1
+            while start < stop:
+                base, end = self._bounds[number], min(stop, self._bounds[number + 1])
+                file = self._files.get(number)
+                if end > start and isinstance(file, RemoteFile):
+                    width = self.shards[number].token_bytes
+                    file.want((start - base) * width, (end - base) * width)
+                start, number = end, number + 1
 
-    def _open_index(self, number: int) -> _OpenFile:
+    def _open_ids(self, number: int) -> _OpenFile | RemoteFile:
+        shard = self.shards[number]
+        return self._open(shard, shard.path, shard.version, shard.num_tokens * shard.token_bytes)
+
+    def _open_index(self, number: int) -> _OpenFile | RemoteFile:
         shard = self.shards[number]
         if shard.index_path is None:
             raise ShardError("it has no index, so where its documents end is not known", where=shard.name)
-        return _OpenFile(shard, shard.index_path, shard.num_documents * _END_TYPE.itemsize)
+        size = shard.num_documents * _END_TYPE.itemsize
+        return self._open(shard, shard.index_path, shard.index_version, size)
+
+    def _open(self, shard: ShardInfo, path: Any, version: str, size: int) -> _OpenFile | RemoteFile:
+        if isinstance(path, RemotePath):
+            return RemoteFile(path, Stat(size, version), shard.name, self._blocks or shared_cache())
+        return _OpenFile(shard, path, size)
 
     def _map_ends(self, number: int) -> Tokens:
         index = self._open_index(number)
         num_documents = self.shards[number].num_documents
         if num_documents == 0:  # nothing of 0 bytes can be mapped
             return np.empty(0, dtype=_END_TYPE)
+        if isinstance(index, RemoteFile):
+            return cast(Tokens, RemoteEnds(index, num_documents))
         mapped = mmap.mmap(index.descriptor, num_documents * _END_TYPE.itemsize, access=mmap.ACCESS_READ)
         if hasattr(mmap, "MADV_RANDOM"):
             mapped.madvise(mmap.MADV_RANDOM)

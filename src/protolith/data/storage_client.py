@@ -10,6 +10,7 @@ version before each read. Listings are never remembered. A forked process gets c
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from datetime import datetime
@@ -85,20 +86,28 @@ def list_files(folder: RemotePath) -> list[ListedFile]:
         NotFoundError: nothing is there.
     """
     filesystem, path = _filesystem(folder)
-    root = path.rstrip("/")
 
-    def listed() -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = filesystem.find(path, detail=True)
-        if not found and re.search(r"[*?\[]", path):
-            found = filesystem.glob(path, detail=True)
+    def below(root: str) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = filesystem.find(root, detail=True)
         return found
 
+    def matching() -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = filesystem.glob(path, detail=True)
+        return found
+
+    found = {path.rstrip("/"): asked(lambda: below(path), folder.url)}
+    if not found[path.rstrip("/")] and re.search(r"[*?\[]", path):
+        found = {}
+        for place, facts in sorted(asked(matching, folder.url).items()):
+            is_file = facts["type"] == "file"
+            found[place] = {place: facts} if is_file else asked(functools.partial(below, place), folder.url)
     files = []
-    for place, facts in sorted(asked(listed, folder.url).items()):
-        if facts["type"] == "file" and not place.endswith("/"):
-            inside = place.startswith(root + "/")
-            name = place[len(root) + 1 :] if inside else place.rpartition("/")[2]
-            files.append(ListedFile(RemotePath(filesystem.unstrip_protocol(place)), name, stat_of(facts)))
+    for root, places in found.items():
+        for place, facts in sorted(places.items()):
+            if facts["type"] == "file" and not place.endswith("/"):
+                inside = place.startswith(root + "/")
+                name = place[len(root) + 1 :] if inside else place.rpartition("/")[2]
+                files.append(ListedFile(RemotePath(filesystem.unstrip_protocol(place)), name, stat_of(facts)))
     if not files:
         info_of(folder)  # tells an empty folder from one that is not there
     return files

@@ -10,7 +10,11 @@ have gone wrong by assuming two bytes; so the width is *proved* here: size / wid
 last entry and the metadata's count. One of index and metadata may be missing, and then the other one has
 to carry the proof alone.
 
-Cost: the index is read once, in pieces of constant size; the ids are never read here.
+Cost: the index is read once, in pieces of constant size; the ids are never read here. An index of gigabytes
+may be proved by samples instead: its two ends and pieces between them, each ascending, and in order among
+each other; ``ShardInfo.index_sampled`` says so.
+
+Where the files lie is not known here: ``ShardStore`` answers for their sizes and bytes.
 """
 
 from __future__ import annotations
@@ -20,13 +24,14 @@ import os
 import secrets
 import sys
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from protolith.errors import NotAllowedError, NotFoundError, ShardError
+from protolith.formats.shard_store import LOCAL, Named, Place, ShardStore
 
 INDEX_SUFFIX = ".index"
 METADATA_SUFFIX = ".metadata"
@@ -34,6 +39,8 @@ METADATA_SUFFIX = ".metadata"
 _WIDTHS = (2, 4)
 _TYPECODES = {2: "H", 4: "I"}
 _INDEX_PIECE_BYTES = 8 << 20
+_SAMPLED_PIECES = 16
+_SAMPLED_PIECE_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -48,16 +55,21 @@ class ShardInfo:
         token_bytes: 2 or 4.
         tokenizer_name: from the metadata; "" when unknown.
         index_path, metadata_path: None when that file is missing.
+        version, index_version: of ids and index, where the storage tells versions apart; else "".
+        index_sampled: that the index ascends was proved by samples only.
     """
 
-    path: Path
+    path: Any
     name: str
     num_tokens: int
     num_documents: int
     token_bytes: int
     tokenizer_name: str
-    index_path: Path | None
-    metadata_path: Path | None = None
+    index_path: Any
+    metadata_path: Any = None
+    version: str = ""
+    index_version: str = ""
+    index_sampled: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,16 +79,32 @@ class _Metadata:
     num_tokens: int | None
 
 
-def index_path_of(path: Path) -> Path:
+@dataclass(frozen=True)
+class _Index:
+    num_documents: int
+    last_end: int
+    version: str
+    sampled: bool
+
+
+def index_path_of(path: Named) -> Named:
     return path.with_name(path.name + INDEX_SUFFIX)
 
 
-def metadata_path_of(path: Path) -> Path:
+def metadata_path_of(path: Named) -> Named:
     return path.with_name(path.name + METADATA_SUFFIX)
 
 
-def read_shard_info(path: Path, name: str | None = None) -> ShardInfo:
+def read_shard_info(
+    path: Place, name: str | None = None, *, store: ShardStore = LOCAL, sample_index: bool = False
+) -> ShardInfo:
     """Read one shard's sizes, index and metadata and prove that they agree.
+
+    Args:
+        path: its ``.ds`` file.
+        name: see ``ShardInfo``.
+        store: where it lies.
+        sample_index: do not read all of a large index; see the top of this file.
 
     Raises:
         NotFoundError: there is no such file.
@@ -84,25 +112,32 @@ def read_shard_info(path: Path, name: str | None = None) -> ShardInfo:
         ShardError: they disagree, or width or count cannot be proved. The message has the numbers.
     """
     name = path.name if name is None else name
+    index_path, metadata_path = index_path_of(path), metadata_path_of(path)
     try:
-        size = path.stat().st_size
-        metadata = _read_metadata(metadata_path_of(path), name)
-        index = _read_index(index_path_of(path), name)
+        ids = store.facts(path)
+        if ids is None:
+            raise NotFoundError("there is no such shard", where=str(path))
+        metadata = _read_metadata(store, metadata_path, name)
+        index = _read_index(store, index_path, name, sample_index)
     except FileNotFoundError:
         raise NotFoundError("there is no such shard", where=str(path)) from None
     except PermissionError as error:
         raise NotAllowedError(f"may not be read: {error.strerror}", where=str(error.filename)) from error
-    num_documents, last_end = index if index is not None else (0, None)
+    size, version = ids
+    last_end = index.last_end if index is not None else None
     width = _width(name, size, metadata, last_end)
     return ShardInfo(
         path=path,
         name=name,
         num_tokens=_prove(name, size, metadata, last_end, width),
-        num_documents=num_documents,
+        num_documents=index.num_documents if index is not None else 0,
         token_bytes=width,
         tokenizer_name=metadata.tokenizer_name if metadata else "",
-        index_path=index_path_of(path) if index is not None else None,
-        metadata_path=metadata_path_of(path) if metadata else None,
+        index_path=index_path if index is not None else None,
+        metadata_path=metadata_path if metadata else None,
+        version=version,
+        index_version=index.version if index is not None else "",
+        index_sampled=index.sampled if index is not None else False,
     )
 
 
@@ -155,12 +190,13 @@ def _prove(name: str, size: int, metadata: _Metadata | None, last_end: int | Non
     return num_tokens
 
 
-def _read_metadata(path: Path, name: str) -> _Metadata | None:
+def _read_metadata(store: ShardStore, path: Place, name: str) -> _Metadata | None:
     """None when the file is missing. The name may hold "|" itself: the width stands after the last one."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
+    facts = store.facts(path)
+    if facts is None:
         return None
+    try:
+        lines = store.read(path, 0, facts[0]).decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise ShardError(f"its metadata is not text: {error}", where=name) from error
     first = lines[0] if lines else ""
@@ -179,33 +215,52 @@ def _read_metadata(path: Path, name: str) -> _Metadata | None:
     return _Metadata(tokenizer_name, token_bytes, int(count))
 
 
-def _read_index(path: Path, name: str) -> tuple[int, int] | None:
-    """(documents, last end) of an index that ascends; None when the file is missing."""
-    try:
-        index = open(path, "rb")  # noqa: SIM115 - closed below; only a missing file is answered with None
-    except FileNotFoundError:
+def _read_index(store: ShardStore, path: Place, name: str, sample: bool) -> _Index | None:
+    """What is known of an index that ascends; None when the file is missing."""
+    facts = store.facts(path)
+    if facts is None:
         return None
-    with index:
-        size = os.fstat(index.fileno()).st_size
-        if size % 8:
+    size, version = facts
+    if size % 8:
+        raise ShardError(
+            f"its index has {size} bytes, not a whole number of 8-byte entries",
+            where=name,
+            hint="the index was cut: copy it again",
+        )
+    sampled = sample and size > _SAMPLED_PIECES * _SAMPLED_PIECE_BYTES
+    last = 0
+    for start, count in _sampled_pieces(size) if sampled else _all_pieces(size):
+        piece = store.read(path, start, count)
+        if len(piece) < count:
             raise ShardError(
-                f"its index has {size} bytes, not a whole number of 8-byte entries",
+                f"its index ends at byte {start + len(piece)}, it had {size} bytes just now",
                 where=name,
-                hint="the index was cut: copy it again",
+                hint="something writes to the data while it is read",
             )
-        documents, last = 0, 0
-        while piece := index.read(_INDEX_PIECE_BYTES):
-            ends = _little_endian(array("Q", piece))
-            if last > ends[0] or not all(map(operator.le, ends, ends[1:])):
-                at = _first_descent(last, ends)
-                raise ShardError(
-                    f"its index does not ascend: document {documents + at} ends at token {ends[at]},"
-                    f" the one before it at {ends[at - 1] if at else last}",
-                    where=name,
-                    hint="the index is damaged: write it again or copy it again",
-                )
-            documents, last = documents + len(ends), ends[-1]
-    return documents, last
+        ends = _little_endian(array("Q", piece))
+        if last > ends[0] or not all(map(operator.le, ends, ends[1:])):
+            at = _first_descent(last, ends)
+            before = "the one before it" if at or not sampled else "one before it"
+            raise ShardError(
+                f"its index does not ascend: document {start // 8 + at} ends at token {ends[at]},"
+                f" {before} at {ends[at - 1] if at else last}",
+                where=name,
+                hint="the index is damaged: write it again or copy it again",
+            )
+        last = ends[-1]
+    return _Index(size // 8, last, version, sampled)
+
+
+def _all_pieces(size: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, size, _INDEX_PIECE_BYTES):
+        yield start, min(_INDEX_PIECE_BYTES, size - start)
+
+
+def _sampled_pieces(size: int) -> Iterator[tuple[int, int]]:
+    """Pieces spread over an index, its first and its last among them."""
+    entries, piece = size // 8, _SAMPLED_PIECE_BYTES // 8
+    for number in range(_SAMPLED_PIECES):
+        yield (entries - piece) * number // (_SAMPLED_PIECES - 1) * 8, _SAMPLED_PIECE_BYTES
 
 
 def _first_descent(last: int, ends: array[int]) -> int:

@@ -198,7 +198,7 @@ def test_without_pyarrow_it_says_what_to_install(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(MissingExtraError) as caught:
         list(read_texts([the_file(path)]))
-    assert caught.value.hint == 'pip install "protolith[parquet]"'
+    assert caught.value.hint == "pip install 'protolith[parquet]'"
 
 
 def test_a_folder_of_it_is_text_and_no_shards(tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def _opened(file: DataFile) -> Iterator[Any]:
         import pyarrow.parquet
     except ImportError as error:
         raise MissingExtraError(
-            "reading Parquet needs pyarrow", where=file.name, hint='pip install "protolith[parquet]"'
+            "reading Parquet needs pyarrow", where=file.name, hint="pip install 'protolith[parquet]'"
         ) from error
     with open_file(file) as handle:
         try:

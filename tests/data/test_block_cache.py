@@ -177,6 +177,15 @@ def test_nothing_is_left_in_the_folder(tmp_path):
     cache.close()
 
 
+def test_processes_of_one_launch_share_the_space(tmp_path, monkeypatch):
+    alone = BlockCache(tmp_path)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    together = BlockCache(tmp_path)
+    assert together.num_slots == pytest.approx(alone.num_slots / 4, rel=0.1)
+    alone.close()
+    together.close()
+
+
 def test_a_process_has_one_cache_in_its_home(monkeypatch, tmp_path):
     monkeypatch.setattr(block_cache, "_shared", {})
     monkeypatch.setenv("PROTOLITH_HOME", str(tmp_path))

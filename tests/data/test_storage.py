@@ -270,6 +270,19 @@ def test_faults_that_pass_are_tried_again():
     assert len(tries) == 3
 
 
+def test_a_long_wait_is_said_once(monkeypatch, caplog):
+    monkeypatch.setattr(storage_faults, "_SAID_AFTER_S", 0.1)
+    monkeypatch.setattr(storage_faults, "RETRY_S", 1.0)
+    monkeypatch.setattr(storage_faults, "_last_said", [-1000.0])
+
+    def action():
+        raise ConnectionResetError("reset")
+
+    with pytest.raises(UnreachableError):
+        asked(action, "s3://b/x")
+    assert [record.getMessage() for record in caplog.records] == ["waiting for s3://b/x, at most 1 s: reset"]
+
+
 def test_faults_of_a_program_pass_through():
     def action():
         raise KeyError("ours")
@@ -299,6 +312,7 @@ def test_an_unknown_kind_of_url_is_refused():
 def test_secrets_are_not_quoted(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "topsecret")
     assert quoted(OSError("key topsecret refused")) == "key *** refused"
+    assert shown("s3://bucket/part-?.ds") == "s3://bucket/part-?.ds"
     assert shown("https://u:p@host/x?X-Amz-Signature=abc") == "https://***@host/x"
 
 

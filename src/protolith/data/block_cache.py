@@ -46,7 +46,8 @@ class BlockCache:
 
     Args:
         folder: where the file lies; made when it is not there.
-        limit_bytes: of all blocks kept; default: 8 GiB, but no more than a tenth of the space that is free.
+        limit_bytes: of all blocks kept; default: 8 GiB, but no more than a tenth of the space that is free,
+            which the processes of one launch on this machine share (LOCAL_WORLD_SIZE).
         block_bytes: what is asked of a server at once.
 
     Attributes:
@@ -70,8 +71,9 @@ class BlockCache:
         except OSError as error:
             self._keep_nothing(error)
             free = 0
-        limit = min(_LIMIT_BYTES, free // _SHARE_OF_FREE_SPACE) if limit_bytes is None else limit_bytes
-        self.num_slots = limit // block_bytes
+        if limit_bytes is None:
+            limit_bytes = min(_LIMIT_BYTES, free // _SHARE_OF_FREE_SPACE) // _processes_here()
+        self.num_slots = limit_bytes // block_bytes
         self._slots: OrderedDict[_Block, _Slot] = OrderedDict()
         self._num_used = 0
         self._lost: UnreachableError | None = None
@@ -208,6 +210,12 @@ class BlockCache:
             with self._lock:
                 if got == len(part) and self._slots.get(block) is slot:
                     return True
+
+
+def _processes_here() -> int:
+    """Processes that were launched together on this machine, as launchers tell each of them."""
+    number = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(int(number), 1) if number.isdecimal() else 1
 
 
 class _Slot:

@@ -14,7 +14,8 @@ the model's vocabulary. Goes out: ``CheckReport``: warnings, errors, and whether
 - *Held-out data* that is also training data: the same files, or copies of them.
 
 Cost: some 50 million tokens and 100,000 documents at most, for very many shards at least 16 thousand tokens
-and 10 documents of each. Constant memory.
+and 10 documents of each. Constant memory. Behind URLs each of these is a request, so fewer are looked at: 100
+documents a shard, and 512 pieces (or 4 a shard) where ids are sampled.
 """
 
 from __future__ import annotations
@@ -36,9 +37,12 @@ from protolith.formats.shard_files import ShardInfo
 
 _SAMPLED_DOCUMENTS = 1000
 _SAMPLED_DOCUMENTS_IN_ALL = 100_000
+_SAMPLED_REMOTE_DOCUMENTS = 100
+_REMOTE_PIECES = 512
 _FEWEST_DOCUMENTS = 10
 _PIECES_FOR_EOS = 64
 _NUM_READERS = 8
+_NUM_REMOTE_READERS = 32
 _FULL_SCAN_TOKENS = 50_000_000
 _SCAN_PIECE_TOKENS = 1 << 20
 _SAMPLE_PIECE_TOKENS = 4096
@@ -123,7 +127,8 @@ def separator_rate(pool: TokenPool, number: int, eos_id: int, max_documents: int
 
 def _separator_warnings(pool: TokenPool, eos_id: int) -> list[str]:
     share = _SAMPLED_DOCUMENTS_IN_ALL // len(pool.shards)
-    max_documents = min(_SAMPLED_DOCUMENTS, max(share, _FEWEST_DOCUMENTS))
+    most = _SAMPLED_REMOTE_DOCUMENTS if pool.is_remote else _SAMPLED_DOCUMENTS
+    max_documents = min(most, max(share, _FEWEST_DOCUMENTS))
 
     def look(number: int) -> SeparatorRate | None:
         """None: no index, and EOS is there somewhere."""
@@ -205,7 +210,8 @@ def _check_ids(
 ) -> tuple[list[str], list[str], bool]:
     """(errors, warnings, whether all ids were looked at)."""
     scan_all = pool.num_tokens <= _FULL_SCAN_TOKENS
-    pieces_a_shard = _FULL_SCAN_TOKENS // _SAMPLE_PIECE_TOKENS // len(pool.shards)
+    num_pieces = _REMOTE_PIECES if pool.is_remote else _FULL_SCAN_TOKENS // _SAMPLE_PIECE_TOKENS
+    pieces_a_shard = num_pieces // len(pool.shards)
 
     def look(number: int) -> tuple[str, int]:
         pieces = (
@@ -247,9 +253,10 @@ def _first_beyond(
 def _for_each_shard(pool: TokenPool, look: Callable[[int], Found]) -> list[Found]:
     """``look(number)`` of every shard, in order; by several threads when many files have to be waited for."""
     numbers = range(len(pool.shards))
-    if len(pool.shards) < 2 * _NUM_READERS:
+    if len(pool.shards) < 2 * _NUM_READERS and not pool.is_remote:
         return [look(number) for number in numbers]
-    with ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="check") as readers:
+    num_readers = _NUM_REMOTE_READERS if pool.is_remote else _NUM_READERS
+    with ThreadPoolExecutor(num_readers, thread_name_prefix="check") as readers:
         return list(readers.map(look, numbers))
 
 

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from protolith.data.files import DataFile
-from protolith.data.storage import Location, RemotePath, Stat, open_at, stat
+from protolith.data.storage import Location, RemotePath, Stat, open_at
 from protolith.errors import DataError, NotAllowedError, NotFoundError
 from protolith.formats.shard_files import ShardInfo
 
@@ -53,8 +53,9 @@ def shard_identities(shards: Sequence[ShardInfo]) -> list[Entry]:
 def shard_identity(shard: ShardInfo) -> Entry:
     """The entry of one shard."""
     digest = hashlib.blake2b(digest_size=16)
-    _add_samples(digest, shard.path, shard.name, shard.version)
-    _add_samples(digest, shard.index_path, shard.name, shard.index_version)
+    ids = Stat(shard.num_tokens * shard.token_bytes, shard.version)
+    _add_samples(digest, shard.path, shard.name, ids)
+    _add_samples(digest, shard.index_path, shard.name, Stat(shard.num_documents * 8, shard.index_version))
     return {
         "name": shard.name,
         "num_tokens": shard.num_tokens,
@@ -76,16 +77,17 @@ def text_identities(files: Sequence[DataFile]) -> list[Entry]:
 
 def _text_identity(file: DataFile) -> Entry:
     digest = hashlib.blake2b(digest_size=16)
-    _add_samples(digest, file.path, file.name, file.version)
+    _add_samples(digest, file.path, file.name, file.stat)
     return {"name": file.name, "num_bytes": file.size_bytes, "digest": digest.hexdigest()}
 
 
-def _add_samples(digest: Any, path: Location | None, name: str, version: str = "") -> None:
+def _add_samples(digest: Any, path: Location | None, name: str, remote: Stat) -> None:
+    """``remote``: size and version that were found, where it lies behind a URL."""
     if path is None:
         digest.update(b"no file;")
         return
     if isinstance(path, RemotePath):
-        _add_remote_samples(digest, path, name, version)
+        _add_remote_samples(digest, path, name, remote)
         return
     try:
         with open(path, "rb", buffering=0) as file:
@@ -106,13 +108,12 @@ def _piece_starts(size: int) -> list[int]:
     return [(size - _PIECE_BYTES) * number // (_NUM_PIECES - 1) for number in range(_NUM_PIECES)]
 
 
-def _add_remote_samples(digest: Any, path: RemotePath, name: str, version: str) -> None:
+def _add_remote_samples(digest: Any, path: RemotePath, name: str, facts: Stat) -> None:
     def changed(how: str) -> DataError:
         return DataError(f"{path.name} {how}", where=name, hint="something writes to the data")
 
     try:
-        facts = stat(path)
-        reader = open_at(path, Stat(facts.size, version or facts.version), changed=changed)
+        reader = open_at(path, facts, changed=changed)
         digest.update(b"%d bytes;" % reader.size)
         whole = reader.size <= _WHOLE_BYTES
         for start in [0] if whole else _piece_starts(reader.size):

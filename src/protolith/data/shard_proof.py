@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from protolith.data.block_cache import shared_cache
 from protolith.data.files import DataFile, FoundFiles
 from protolith.data.storage import RemotePath, open_at, stat
 from protolith.errors import DataError, NotFoundError, ShardError
@@ -112,24 +113,33 @@ class _RemoteStore:
                 return None
         return known.size, known.version
 
-    def read(self, path: Any, start: int, count: int) -> bytes:
+    def pieces(self, path: Any, pieces: Iterable[tuple[int, int]]) -> Iterator[bytes]:
         def changed(how: str) -> DataError:
             return ShardError(
                 f"{path.name} {how}", where=str(path), hint="something writes to the data while it is read"
             )
 
-        content = bytearray(count)
-        open_at(path, self._listed.get(path), changed=changed).read_into(memoryview(content), start)
-        return bytes(content)
+        reader = open_at(path, self._listed.get(path), changed=changed)
+        for start, count in pieces:
+            content = bytearray(count)
+            reader.read_into(memoryview(content), start)
+            yield bytes(content)
 
 
 def proof_notes(shards: Sequence[ShardInfo]) -> list[str]:
-    """What was not read in full."""
+    """What was not read in full, and what will be slow."""
+    notes = []
+    if any(isinstance(shard.path, RemotePath) for shard in shards) and not shared_cache().kept_on_disk:
+        notes.append(
+            f"blocks of remote shards cannot be kept on disk ({shared_cache().why_not}): each is fetched"
+            " whenever it is needed"
+        )
     sampled = [shard for shard in shards if shard.index_sampled]
     if not sampled:
-        return []
+        return notes
     size = sum(8 * shard.num_documents for shard in sampled) / 2**30
     return [
+        *notes,
         f"that the indexes ascend was proved by samples in {len(sampled)} of {len(shards)} shards: together"
-        f" they have {size:,.1f} GiB"
+        f" they have {size:,.1f} GiB",
     ]

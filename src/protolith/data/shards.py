@@ -62,6 +62,7 @@ class TokenPool:
         num_tokens: all ids.
         num_documents: documents of all shards that have an index.
         vocab_size: ids must be below it; None when nobody said.
+        is_remote: whether a shard lies behind a URL.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class TokenPool:
         self._bounds: list[int] = self.starts.tolist()  # one look-up is several times faster in a list
         self._id_type = _ID_TYPES[max((shard.token_bytes for shard in shards), default=2)]
         limit = max_open_files or _affordable_files()
-        self._remote = any(isinstance(shard.path, RemotePath) for shard in shards)
+        self.is_remote = any(isinstance(shard.path, RemotePath) for shard in shards)
         self._blocks = blocks
         self._files = _Recent(limit, self._open_ids)
         self._ends = _Recent(limit, self._map_ends)
@@ -128,7 +129,7 @@ class TokenPool:
         windows = np.empty((len(starts), length), dtype=self._id_type)
         if windows.size == 0:
             return windows
-        if self._remote:
+        if self.is_remote:
             self._want(starts, length)
         for row, start in zip(windows, starts, strict=True):
             if start < 0 or start + length > self.num_tokens:

@@ -51,6 +51,10 @@ class RemotePath:
     def with_name(self, name: str) -> RemotePath:
         return RemotePath(f"{self.parent.url}/{name}")
 
+    def resolve(self) -> RemotePath:
+        """Itself: there are no links behind a URL."""
+        return self
+
     def __str__(self) -> str:
         """For people: without a password."""
         return shown(self.url)

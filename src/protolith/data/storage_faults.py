@@ -8,7 +8,7 @@ Goes out: the answer, or a typed error that names the URL.
 - *The request itself is wrong* (a bucket name that cannot be): ``DataError``, at once.
 - *Everything that is the network's or the server's*: tried again after waits that grow from 0.2 to 5 s, for
   ``RETRY_S`` in all, then ``UnreachableError``. A server that is stopped for seconds, restarted or busy is
-  thus only waited for.
+  thus only waited for; after 5 s that is said, in a warning to the log, once a minute at most.
 - Anything else is a fault of a program and passes through.
 
 Faults are told apart without importing any client: which one is behind a URL is not known here. What a server
@@ -18,6 +18,7 @@ says is quoted without passwords, keys and tokens.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import time
@@ -31,6 +32,11 @@ RETRY_S = 60.0
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
 _QUOTED_CHARACTERS = 300
+_SAID_AFTER_S = 5.0
+_SAID_AGAIN_S = 60.0
+
+_log = logging.getLogger("protolith.storage")
+_last_said = [-_SAID_AGAIN_S]
 
 #: Packages whose errors are the network's or the server's when nothing more exact is known.
 _CLIENTS = {
@@ -83,8 +89,18 @@ def asked(action: Callable[[], Answer], url: str) -> Answer:
                     hint="is the server up, the network there, and the endpoint (AWS_ENDPOINT_URL) right? A"
                     " run that was saved goes on with --resume",
                 ) from error
+            if waited > _SAID_AFTER_S:
+                _say(error, url)
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+def _say(error: BaseException, url: str) -> None:
+    """Threads that wait for the same server say it once. Without a log set up, Python prints it on stderr."""
+    now = time.monotonic()
+    if now - _last_said[0] >= _SAID_AGAIN_S:
+        _last_said[0] = now
+        _log.warning("waiting for %s, at most %.0f s: %s", shown(url), RETRY_S, quoted(error))
 
 
 def _final(error: BaseException, url: str) -> ProtolithError | None:
@@ -153,5 +169,6 @@ def quoted(error: BaseException) -> str:
 
 
 def shown(url: str) -> str:
-    """A URL without the password or key it may carry."""
-    return re.sub(r"(\w://)[^/@\s]+@", r"\1***@", re.sub(r"\?\S*", "", url))
+    """A URL without the password it may carry, and without the signature of a web address."""
+    url = re.sub(r"(https?://[^\s?]*)\?\S*", r"\1", url)
+    return re.sub(r"(\w://)[^/@\s]+@", r"\1***@", url)

@@ -119,6 +119,13 @@ class ChunkedText:
         elif part == 0:
             yield self._plain_block(number, chunk)
 
+    def place_of(self, chunk: int) -> tuple[str, int]:
+        """The name of the file a chunk is of, and the byte of it with which the chunk begins (0 where chunks
+        do not begin at bytes)."""
+        number, within = self.file_of(chunk)
+        plain = self._forms[number] is TextForm.LINES
+        return self.files[number].name, within * self.chunk_bytes if plain else 0
+
     def blocks(self, names: Sequence[tuple[int, int]]) -> Mapping[tuple[int, int], TextBlock]:
         """The blocks of these names (chunk, part); a compressed file is read once for all of them.
 

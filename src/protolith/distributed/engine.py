@@ -40,13 +40,18 @@ class EngineState:
 class Engine(Protocol):
     """One process or many; the loop cannot tell."""
 
-    def forward_backward(self, inputs_BT: Tensor, targets_BT: Tensor, num_targets: int) -> Tensor:
+    def forward_backward(
+        self, inputs_BT: Tensor, targets_BT: Tensor, num_targets: int, positions_BT: Tensor | None = None
+    ) -> Tensor:
         """Add the gradient of ``sum of token losses / num_targets``.
+
+        Args:
+            positions_BT: from 0 in each document, where documents do not see each other.
 
         Returns the sum of token losses: an fp32 scalar on the device, not waited for.
         """
 
-    def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor) -> float:
+    def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor, positions_BT: Tensor | None = None) -> float:
         """Sum of token losses, without gradients and with dropout off."""
 
     def step(self, learning_rate: float, *, apply: bool) -> StepOutcome:

@@ -19,7 +19,6 @@ Where the files lie is not known here: ``ShardStore`` answers for their sizes an
 
 from __future__ import annotations
 
-import operator
 import os
 import secrets
 import sys
@@ -38,9 +37,10 @@ METADATA_SUFFIX = ".metadata"
 
 _WIDTHS = (2, 4)
 _TYPECODES = {2: "H", 4: "I"}
-_INDEX_PIECE_BYTES = 8 << 20
-_SAMPLED_PIECES = 16
-_SAMPLED_PIECE_BYTES = 4096
+_INDEX_PIECE_BYTES = 1 << 20
+_SAMPLED_PIECES = 8
+_SAMPLED_PIECE_BYTES = 1024
+_SMALL_INDEX_BYTES = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _read_metadata(store: ShardStore, path: Place, name: str) -> _Metadata | Non
     if facts is None:
         return None
     try:
-        lines = store.read(path, 0, facts[0]).decode("utf-8").splitlines()
+        lines = b"".join(store.pieces(path, [(0, facts[0])])).decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise ShardError(f"its metadata is not text: {error}", where=name) from error
     first = lines[0] if lines else ""
@@ -227,10 +227,10 @@ def _read_index(store: ShardStore, path: Place, name: str, sample: bool) -> _Ind
             where=name,
             hint="the index was cut: copy it again",
         )
-    sampled = sample and size > _SAMPLED_PIECES * _SAMPLED_PIECE_BYTES
+    sampled = sample and size > _SMALL_INDEX_BYTES
     last = 0
-    for start, count in _sampled_pieces(size) if sampled else _all_pieces(size):
-        piece = store.read(path, start, count)
+    places = list(_sampled_pieces(size) if sampled else _all_pieces(size))
+    for (start, count), piece in zip(places, store.pieces(path, places), strict=True):
         if len(piece) < count:
             raise ShardError(
                 f"its index ends at byte {start + len(piece)}, it had {size} bytes just now",
@@ -238,7 +238,7 @@ def _read_index(store: ShardStore, path: Place, name: str, sample: bool) -> _Ind
                 hint="something writes to the data while it is read",
             )
         ends = _little_endian(array("Q", piece))
-        if last > ends[0] or not all(map(operator.le, ends, ends[1:])):
+        if last > ends[0] or sorted(ends) != ends.tolist():  # sorting what is in order: a look at each
             at = _first_descent(last, ends)
             before = "the one before it" if at or not sampled else "one before it"
             raise ShardError(

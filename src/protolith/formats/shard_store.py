@@ -6,6 +6,8 @@ reads shards from elsewhere brings a store of their own.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
@@ -26,8 +28,8 @@ class ShardStore(Protocol):
         """Size in bytes and version ("" where there is none) of a file; None: there is none."""
         ...
 
-    def read(self, path: Any, start: int, count: int) -> bytes:
-        """Bytes of a file; fewer when it ends before."""
+    def pieces(self, path: Any, pieces: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+        """For each (start, count) the bytes of a file there; fewer when it ends before."""
         ...
 
 
@@ -40,10 +42,15 @@ class LocalStore:
         except FileNotFoundError:
             return None
 
-    def read(self, path: Path, start: int, count: int) -> bytes:
-        with open(path, "rb") as file:
-            file.seek(start)
-            return file.read(count)
+    def pieces(self, path: Path, pieces: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+        with open(path, "rb", buffering=0) as file:
+            for start, count in pieces:
+                piece = os.pread(file.fileno(), count, start)
+                while len(piece) < count and (
+                    more := os.pread(file.fileno(), count - len(piece), start + len(piece))
+                ):
+                    piece += more
+                yield piece
 
 
 LOCAL = LocalStore()

@@ -30,7 +30,8 @@ def optimizer_step(engine: Engine, batches: StepBatches, learning_rate: float) -
     """
     num_targets = max(batches.num_targets, 1)
     sums = [
-        engine.forward_backward(batch.inputs, batch.targets, num_targets) for batch in batches.micro_batches
+        engine.forward_backward(batch.inputs, batch.targets, num_targets, batch.positions)
+        for batch in batches.micro_batches
     ]
     loss = sum(float(loss_sum) for loss_sum in sums) / num_targets  # the one place that waits for the device
     outcome = engine.step(learning_rate, apply=math.isfinite(loss))

@@ -55,6 +55,14 @@ def pretrain(
             help="On resume, accept that these differ: data, tokenizer, model, batch, schedule, optimizer.",
         ),
     ] = "",
+    skip_rows: Annotated[
+        list[str],
+        typer.Option(
+            "--skip-rows",
+            metavar="A:B",
+            help="Never train on rows A to B - 1 (recorded, and kept on resume); repeatable.",
+        ),
+    ] = [],  # noqa: B006
     output: Annotated[str, typer.Option("--output", "-o", help="text or json.")] = "text",
 ) -> None:
     """Pretrain a language model as a config says."""
@@ -76,6 +84,7 @@ def pretrain(
 
     with StopFlag() as stop:  # before torch is loaded, which takes seconds
         from protolith.cli.render import print_json
+        from protolith.data.row_ranges import parse_range
         from protolith.training.pretrain import run
         from protolith.training.request import Request
 
@@ -83,6 +92,7 @@ def pretrain(
             resume=resume,
             overwrite=overwrite,
             accept_changes=tuple(area for area in accept_changes.split(",") if area),
+            skip_rows=tuple(map(parse_range, skip_rows)),
             stream=sys.stderr if output == "json" else None,
             stop=stop,
         )

@@ -167,14 +167,12 @@ def test_an_ordinary_config_is_available(recipe, job):
     check_available(recipe().config)
     check_available(recipe("  packing: false\n  eval_split: 0.1\ntrainer: {strategy: auto, num_gpus: 1}\n"))
     check_available(job())
-    check_available(recipe("  format: tokens\n  eval_path: s3://bucket/x\n").config)
 
 
 @pytest.mark.parametrize(
     ("lines", "key", "words"),
     [
         ("  format: tokens\n  eval_split: 0.1\n", "data.eval_split", "splitting token shards"),
-        ("  eval_path: s3://bucket/x\n", "data.eval_path", "text in s3:// storage"),
         ("trainer: {strategy: fsdp}\n", "trainer.strategy", "strategy fsdp"),
         ("trainer: {strategy: ddp}\n", "trainer.strategy", "strategy ddp"),
         ("trainer: {optimizer: muon}\n", "trainer.optimizer", "muon"),

@@ -53,7 +53,7 @@ def corpus(tmp_path: Path) -> Path:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many blocks and real workers, for corpora of a few hundred kilobytes."""
-    monkeypatch.setattr(cache_module.BlockReader.__init__, "__defaults__", (20_000,))
+    monkeypatch.setattr(cache_module.blocks_of, "__defaults__", (20_000,))
     monkeypatch.setattr(cache_module, "BLOCK_BYTES", 20_000)
     monkeypatch.setattr(cache_module, "_IN_PROCESS_BYTES", 0)
 
@@ -103,7 +103,7 @@ def test_the_result_does_not_depend_on_workers_or_blocks(
     for workers in (0, 1, 3):
         made = make(corpus, tokenizer, tmp_path / f"w{workers}", num_workers=workers, eval_split=0.2)
         trees.append(tree(made.train_dir.parent))
-    monkeypatch.setattr(cache_module.BlockReader.__init__, "__defaults__", (999,))
+    monkeypatch.setattr(cache_module.blocks_of, "__defaults__", (999,))
     trees.append(
         tree(make(corpus, tokenizer, tmp_path / "b", num_workers=0, eval_split=0.2).train_dir.parent)
     )

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from protolith.data.files import DataFile
 from protolith.data.json_lines import BlockReader
-from protolith.data.text import Tally, read_block, read_texts
+from protolith.data.text import Tally, read_block
+from protolith.data.text_blocks import read_texts
 from protolith.errors import BadRecordError, NotFoundError
 from tests.data.corpora import write_jsonl
 
@@ -133,6 +134,7 @@ def test_byte_order_marks_line_ends_and_blank_lines_are_no_matter(tmp_path: Path
     [
         ('{"text": "a"}\n'.encode("utf-16"), "UTF-16"),
         (b"PAR1....", "Parquet"),
+        (b"PARE....", "encrypted Parquet"),
         (b"PK\x03\x04....", "zip"),
     ],
 )

@@ -16,7 +16,7 @@ from datatrove.pipeline.readers import JsonlReader
 from datatrove.pipeline.tokens import DocumentTokenizer
 from datatrove.utils.dataset import DatatroveFolderDataset
 
-from protolith.data import tokenize_plan
+from protolith.data import tokenize_plan, tokenize_watch
 from protolith.data.cache import tokenize_corpus
 from protolith.data.shard_folders import find_shards
 from protolith.data.tokenize_job import TokenizeResult, tokenize
@@ -239,8 +239,12 @@ class _Stop(Exception):
 
 
 @pytest.mark.parametrize("phase", ["tokenizing", "writing shards"])
-def test_an_interrupted_job_goes_on_and_ends_the_same(tmp_path: Path, corpus: Path, phase: str) -> None:
+def test_an_interrupted_job_goes_on_and_ends_the_same(
+    tmp_path: Path, corpus: Path, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenize_watch, "_POLL_S", 0.01)  # or it may be done before anyone looks
     folder, out = bpe_dir(tmp_path / "tok"), tmp_path / "out"
+    write_jsonl(corpus / "e.jsonl", TEXTS * 6)
     run(corpus, folder, tmp_path / "whole", shard_tokens=4000)
 
     def interrupt(now: Any) -> None:

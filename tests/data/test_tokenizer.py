@@ -235,12 +235,38 @@ def test_pieces_of_any_text_give_the_ids_of_the_whole(
     assert joined == backend.encode(text, add_special_tokens=False).ids
 
 
-def test_a_text_without_any_place_to_cut_is_one_piece(tmp_path: Path) -> None:
-    """(T22)"""
+@settings(max_examples=40, deadline=None)
+@given(
+    unit=st.text(alphabet=st.sampled_from("abkoé日"), min_size=1, max_size=40), repeats=st.integers(20, 200)
+)
+@pytest.mark.parametrize("kind", ["byte-level", "nfc-digits", "metaspace"])
+def test_text_without_spaces_is_cut_between_tokens(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, unit: str, repeats: int
+) -> None:
+    """Runs of one letter too: where tokens begin depends on where the run does (T22)."""
+    backend = BACKENDS[kind](tmp_path_factory.mktemp("t"))
+    text = unit * repeats
+    joined = [
+        id
+        for a, b in pieces(backend, text, piece_chars=64)
+        for id in backend.encode(text[a:b], add_special_tokens=False).ids
+    ]
+    assert joined == backend.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("text", ["abcdefgh" * 100_000, "a" * 800_000, "日本" * 300_000])
+def test_a_very_long_word_is_cut_between_tokens(tmp_path: Path, text: str) -> None:
     backend = bpe(tmp_path).backend
+    assert len(list(pieces(backend, text))) > 2
+    assert encode_long(backend, text).tolist() == backend.encode(text, add_special_tokens=False).ids
+
+
+def test_a_text_without_any_place_to_cut_is_one_piece(tmp_path: Path) -> None:
+    """For a vocabulary of whole words this is one word."""
+    backend = load_tokenizer(word_level_dir(tmp_path, 50)).backend
     text = "abcdefgh" * 100_000
     assert list(pieces(backend, text)) == [(0, len(text))]
-    assert encode_long(backend, text) == backend.encode(text, add_special_tokens=False).ids
+    assert encode_long(backend, text).tolist() == backend.encode(text, add_special_tokens=False).ids
 
 
 def test_long_texts_can_be_stopped_between_pieces(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 from protolith.config.reading import LoadedConfig
 from protolith.config.schema import TrainConfig
-from protolith.config.sections import DataConfig
 from protolith.errors import NotAvailableError
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -73,21 +72,9 @@ def _unavailable(config: TrainConfig) -> list[tuple[str, str, str]]:
         ),
         (bool(config.fsdp), "fsdp", "the FSDP engine", "leave the section out"),
         (bool(config.deepspeed), "deepspeed", "the DeepSpeed engine", "leave the section out"),
-        *(_remote_text(data) if data.format == "text" else ()),
         *_remote("output.dir", (config.output.dir,)),
     ]
     return [(key, what, hint) for applies, key, what, hint in rules if applies]
-
-
-def _remote_text(data: DataConfig) -> list[tuple[bool, str, str, str]]:
-    """Token shards are read from anywhere, text is not yet."""
-    of_sources = tuple(path for source in data.sources or () for path in source.path)
-    named = {"data.path": data.path, "data.sources": of_sources, "data.eval_path": data.eval_path}
-    return [
-        (applies, key, f"text in {what}", "use a path on this machine, or token shards (data.format: tokens)")
-        for key, paths in named.items()
-        for applies, _key, what, _hint in _remote(key, paths)
-    ]
 
 
 def _remote(key: str, paths: tuple[str, ...]) -> list[tuple[bool, str, str, str]]:

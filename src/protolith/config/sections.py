@@ -137,19 +137,26 @@ class DataConfig(Section):
     path: Annotated[
         Paths,
         Field(
-            description="files, folders or patterns; one text or a list (required unless sources are given)"
+            description=(
+                "files, folders, patterns or URLs such as s3://bucket/folder; one text or a list (required "
+                "unless sources are given)"
+            )
         ),
     ] = ()
     format: Annotated[
         Literal["text", "tokens"],
-        Field(description="text: JSONL (also .gz, .zst); tokens: folders of .ds shards written by datatrove"),
+        Field(
+            description=(
+                "text: JSONL (also .gz, .zst) or Parquet; tokens: folders of .ds shards written by datatrove"
+            )
+        ),
     ] = "text"
     text_field: Annotated[
         Text,
         Field(
             description=(
-                "field of a record that holds the text; with the default, content is read where text is "
-                "missing"
+                "field of a record, or column, that holds the text; with the default, content is read where "
+                "text is missing"
             )
         ),
     ] = "text"

@@ -42,11 +42,12 @@ from protolith.data.cache_entry import (
     write_manifest,
 )
 from protolith.data.cache_lock import held, sweep
-from protolith.data.content import content_digests
+from protolith.data.content import content_digests, has_version
 from protolith.data.files import DataFile, name_some
-from protolith.data.json_lines import BLOCK_BYTES, Block, BlockReader
+from protolith.data.json_lines import BLOCK_BYTES, Block
 from protolith.data.shard_series import ShardSeries
 from protolith.data.text import Tally, add_block
+from protolith.data.text_blocks import blocks_of
 from protolith.data.tokenize_block import BlockOptions, BlockTokens
 from protolith.data.tokenize_pool import TokenizePool
 from protolith.data.tokenizer import TextTokenizer
@@ -56,6 +57,7 @@ from protolith.formats.rundir import from_os_error, fsync_dir
 __all__ = ["CorpusSummary", "TokenizedCorpus", "TokenizingStopped", "tokenize_corpus"]
 
 FORMAT_VERSION = 1
+DIGESTS = "digests.json"
 _IN_PROCESS_BYTES = 2 * BLOCK_BYTES
 _POLL_S = 0.1
 
@@ -113,7 +115,7 @@ def tokenize_corpus(
         )
     try:
         root.mkdir(parents=True, exist_ok=True)
-        digests, notes = content_digests(full, root / "digests.json", poll)
+        digests, notes = content_digests(full, root / DIGESTS, poll)
         options = BlockOptions(text_field, eval_split, seed if eval_split else 0)
         job = _Job(
             root, full, tuple(digests), tokenizer, options, _workers(num_workers, full), poll, on_progress
@@ -239,13 +241,13 @@ class _Job:
 
             before_bytes = 0
             for file, digest in zip(self.files, self.digests, strict=True):
-                reader = BlockReader(file)
+                reader = blocks_of(file, self.options.text_field)
                 for block in reader:
                     self.poll()
                     waiting.append((file, before_bytes, block, pool.submit(block.data)))
                     if len(waiting) > 2 * pool.num_workers:
                         take_first()
-                if reader.digest != digest:
+                if self._digest_read(file, reader.digest) != digest:
                     raise DataError(
                         "the file changed while it was read",
                         where=str(file.path),
@@ -270,6 +272,13 @@ class _Job:
             skipped=tally.skipped,
             first_skipped=tally.first,
         )
+
+    def _digest_read(self, file: DataFile, passed: str) -> str:
+        """The digest of what was read. ``passed``: of the bytes that came by; "" where not all did."""
+        if passed and not has_version(file):
+            return passed
+        digests, _notes = content_digests([file], self.root / DIGESTS, self.poll)  # reads only what is new
+        return digests[0]
 
     def _wait(self, future: Future[BlockTokens]) -> BlockTokens:
         while True:

@@ -4,8 +4,8 @@ Comes in: one file (plain, gzip or Zstandard: told by its first bytes, not by it
 Goes out: blocks of bytes that end at a line's end, each with the number of its first line and how far into
 the file reading has come. A line longer than a block makes one long block: no line is ever cut.
 
-Everything is streamed: memory is one block, however large the file. A file that is something else (UTF-16,
-Parquet, a damaged archive) is an error that names it.
+Everything is streamed: memory is one block, however large the file. A file that is something else (UTF-16, a
+damaged archive) is an error that names it; Parquet is read by ``data/parquet_text.py``.
 """
 
 from __future__ import annotations
@@ -21,22 +21,13 @@ from typing import Any, BinaryIO, cast
 import zstandard
 
 from protolith.data.files import DataFile
-from protolith.errors import BadRecordError, NotAllowedError, NotFoundError
+from protolith.data.text_form import GZIP, ZSTD, form_of_head, open_file
+from protolith.errors import BadRecordError
 
 BLOCK_BYTES = 1 << 20
 _READ_BYTES = 1 << 18
 #: What a decompressor may have taken in and not yet given out.
 _AHEAD_BYTES = 2 * _READ_BYTES
-_GZIP = b"\x1f\x8b"
-_ZSTD = b"\x28\xb5\x2f\xfd"
-_NOT_TEXT = {
-    b"\xff\xfe": ("UTF-16", "convert it: iconv -f UTF-16 -t UTF-8"),
-    b"\xfe\xff": ("UTF-16", "convert it: iconv -f UTF-16 -t UTF-8"),
-    b"PAR1": ("Parquet", "write the text column to JSONL first"),
-    b"PK\x03\x04": ("a zip archive", "unpack it, or compress with gzip or zstd"),
-    b"\xfd7zXZ": ("an xz archive", "unpack it, or compress with gzip or zstd"),
-    b"BZh": ("a bzip2 archive", "unpack it, or compress with gzip or zstd"),
-}
 
 
 @dataclass(frozen=True)
@@ -57,7 +48,7 @@ class Block:
 class _Digested(io.RawIOBase):
     """The file as it lies on disk, digesting what passes."""
 
-    def __init__(self, file: io.RawIOBase) -> None:
+    def __init__(self, file: Any) -> None:
         super().__init__()
         self._file = file
         self.sha256 = hashlib.sha256()
@@ -92,18 +83,12 @@ class BlockReader:
         open_raw: Callable[[], io.RawIOBase] | None = None,
     ) -> None:
         self.file = file
-        self._open_raw = open_raw or (lambda: io.FileIO(file.path))
+        self._open_raw = open_raw
         self.digest = ""
         self._block_bytes = block_bytes
 
     def __iter__(self) -> Iterator[Block]:
-        try:
-            raw = self._open_raw()
-        except FileNotFoundError:
-            raise NotFoundError("the file is gone", where=str(self.file.path)) from None
-        except PermissionError as error:
-            raise NotAllowedError("the file may not be read", where=str(self.file.path)) from error
-        with raw:
+        with self._open_raw() if self._open_raw is not None else open_file(self.file, buffering=0) as raw:
             source = _Digested(raw)
             try:
                 yield from self._blocks(source)
@@ -134,27 +119,10 @@ class BlockReader:
             yield Block(rest, line, source.read_bytes)
 
 
-def is_compressed(file: DataFile) -> bool:
-    """Whether its first bytes say so.
-
-    Raises:
-        BadRecordError: they say that it is no text. NotFoundError, NotAllowedError: it cannot be opened.
-    """
-    try:
-        with open(file.path, "rb", buffering=0) as raw:
-            head = raw.read(8)
-    except FileNotFoundError:
-        raise NotFoundError("the file is gone", where=str(file.path)) from None
-    except PermissionError as error:
-        raise NotAllowedError("the file may not be read", where=str(file.path)) from error
-    _check_is_text(head, file.name)
-    return head.startswith((_GZIP, _ZSTD))
-
-
 def plain_bytes_of_head(file: DataFile, num_bytes: int) -> int:
     """What the first ``num_bytes`` of a compressed file come to when they are decompressed, nearly: up to
     64 KiB at their end may be missing where the file goes on."""
-    with open(file.path, "rb", buffering=0) as raw:
+    with open_file(file) as raw:
         head = raw.read(num_bytes)
     lines = _opened(cast(BinaryIO, io.BytesIO(head)), head[:8], file.name)
     plain_bytes = 0
@@ -202,15 +170,9 @@ class _Zstd(io.RawIOBase):
 
 def _opened(file: BinaryIO, head: bytes, name: str) -> BinaryIO:
     """The file's lines, decompressed where its first bytes (``head``) say so."""
-    if head.startswith(_GZIP):
+    if head.startswith(GZIP):
         return cast(BinaryIO, gzip.GzipFile(fileobj=file))
-    if head.startswith(_ZSTD):
+    if head.startswith(ZSTD):
         return cast(BinaryIO, io.BufferedReader(_Zstd(file), _READ_BYTES))
-    _check_is_text(head, name)
+    form_of_head(head, name)  # what is no text at all is an error
     return file
-
-
-def _check_is_text(head: bytes, name: str) -> None:
-    for magic, (form, hint) in _NOT_TEXT.items():
-        if head.startswith(magic):
-            raise BadRecordError(f"this is {form}, not UTF-8 text", where=name, hint=hint)

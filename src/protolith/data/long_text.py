@@ -6,12 +6,18 @@ nothing: the text around the place, encoded once whole and once as two, must giv
 disagree about where a space belongs, so three ways to cut at one are tried: before it, after it, and
 instead of it.
 
-Where no such place is found, the piece grows; a text without any (11 MB of one word) is encoded whole.
-Deterministic: places depend on the text alone. Cost: a few encodings of a thousand characters a cut.
+Where no such place is found (11 MB without a space), a piece is encoded to see where its tokens end, and one
+of these ends is tried. Where there is none either (a vocabulary of whole words), the piece grows, at worst to
+the whole text: 40 bytes a character then, since there is but one token.
+
+Deterministic: places depend on the text alone. Cost: a few encodings of a thousand characters a cut; of text
+without spaces twice the work.
 """
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from itertools import islice
 
@@ -23,9 +29,10 @@ _AROUND_CHARS = 512
 _TRIES = 24
 
 
-def encode_long(backend: Tokenizer, text: str, poll: Callable[[], None] | None = None) -> list[int]:
-    """Ids of ``text`` without special tokens added. ``poll`` is called before each piece."""
-    ids: list[int] = []
+def encode_long(backend: Tokenizer, text: str, poll: Callable[[], None] | None = None) -> array[int]:
+    """Ids of ``text`` without special tokens added, in four bytes each. ``poll`` is called before each
+    piece."""
+    ids = array("I")
     for start, stop in pieces(backend, text, poll):
         ids.extend(_ids(backend, text[start:stop]))
     return ids
@@ -55,6 +62,10 @@ def _find_cut(backend: Tokenizer, text: str, start: int, piece_chars: int) -> tu
             for end, resume in ((place, place), (place + 1, place + 1), (place, place + 1)):
                 if _changes_nothing(backend, text, end, resume):
                     return end, resume
+        if goal == start + piece_chars:
+            border = _border_of_tokens(backend, text, start, goal)
+            if border is not None:
+                return border, border
         goal += piece_chars // 2
     return None
 
@@ -70,6 +81,35 @@ def _places(text: str, low: int, high: int) -> Iterator[int]:
     for place in range(high, low, -1):
         if text[place - 1].isalnum() != text[place].isalnum():
             yield place
+
+
+def _border_of_tokens(backend: Tokenizer, text: str, start: int, goal: int) -> int | None:
+    """A place before ``goal`` where one token ends and the next begins, so that a cut changes nothing.
+
+    What is left of the place is judged from a token's beginning on: in a run of one letter, where tokens
+    begin depends on where the run does.
+    """
+    encoding = backend.encode(text[start:goal], add_special_tokens=False)
+    ids, offsets = encoding.ids, encoding.offsets
+    around = min(_AROUND_CHARS, (goal - start) // 4)
+    begins = [begin for begin, _end in offsets]
+    tries = 0
+    for at in range(len(ids) - 1, 0, -1):
+        place = begins[at]
+        if place > goal - start - around or offsets[at - 1][1] != place:
+            continue
+        tries += 1
+        if tries > _TRIES or place <= 2 * around:
+            return None
+        first = bisect_left(begins, place - around, 0, at)
+        before, cut = start + begins[first], start + place
+        if first and offsets[first - 1][1] != begins[first]:  # inside a letter of several tokens
+            continue
+        left, right = text[before:cut], text[cut : cut + around]
+        left_ids = _ids(backend, left)
+        if left_ids == ids[first:at] and _ids(backend, left + right) == left_ids + _ids(backend, right):
+            return cut
+    return None
 
 
 def _changes_nothing(backend: Tokenizer, text: str, end: int, resume: int) -> bool:

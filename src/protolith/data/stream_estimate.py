@@ -3,20 +3,23 @@
 Comes in: a ``TextStream``. Goes out: ``StreamEstimate``, which is exact when the sample was everything.
 
 Sampled are up to 16 chunks spread evenly over the text, of a compressed file its beginning (about 1 MiB of
-compressed bytes, of which 256 KiB of text are tokenized); each stands for the bytes around it. The same text
+compressed bytes, of which 256 KiB of text are tokenized), of a row group of a Parquet file its first rows;
+each stands for the bytes around it. The same text
 gives the same numbers, so a resumed run plans what the first one planned.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from protolith.data.files import DataFile
 from protolith.data.json_lines import plain_bytes_of_head
 from protolith.data.stream_tally import StreamTally, raise_fault
-from protolith.data.stream_text import TextBlock
+from protolith.data.stream_text import ChunkedText, TextBlock
 from protolith.data.streams import TextStream
+from protolith.data.text_form import TextForm
 from protolith.data.tokenize_block import tokenize_block
 from protolith.errors import CorpusTooSmallError
 
@@ -40,6 +43,10 @@ class StreamEstimate:
 @dataclass
 class _Sum:
     text_bytes: float = 0.0
+    #: of Parquet files: text, what the footers say of the same rows, and row groups seen whole
+    parquet_text: int = 0
+    parquet_stated: float = 0.0
+    parquet_whole: int = 0
     tokens: int = 0
     documents: int = 0
     trained: int = 0
@@ -57,13 +64,13 @@ def estimate_rows(stream: TextStream, poll: Callable[[], None] | None = None) ->
     text, seen = stream.text, _Sum()
     sampled_chunks = _spread(text.num_chunks)
     tally = StreamTally(text)
-    total_bytes, whole = _plain_bytes(stream)
     for block in _sample(stream, sampled_chunks):
         result = tokenize_block(block.data, stream.tokenizer, stream.options, poll)
         if result.found.fault is not None:
             raise_fault(text, block, result.found.fault)
         tally.add(block, result)
         seen.text_bytes += len(block.data)
+        _add_parquet(text, block, seen)
         for length in result.train.lengths:
             seen.tokens += length
             if length >= 2:
@@ -71,6 +78,7 @@ def estimate_rows(stream: TextStream, poll: Callable[[], None] | None = None) ->
                 seen.trained += min(length - 1, stream.seq_len)
                 seen.num_cut += length > stream.seq_len + 1
                 seen.cut += max(0, length - 1 - stream.seq_len)
+    total_bytes, whole = _plain_bytes(text, seen)
     exact = whole and len(sampled_chunks) == text.num_chunks and seen.text_bytes >= total_bytes
     if exact:
         tally.check()
@@ -117,20 +125,41 @@ def _sample(stream: TextStream, chunks: list[int]) -> Iterator[TextBlock]:
         yield long
 
 
-def _plain_bytes(stream: TextStream) -> tuple[float, bool]:
-    """Bytes of the text when it is not compressed, and whether they are counted exactly: the beginnings of up
-    to 16 compressed files say by how much they grow."""
-    text = stream.text
-    compressed = [file for number, file in enumerate(text.files) if text.is_compressed(number)]
-    plain = float(text.total_bytes - sum(file.size_bytes for file in compressed))
-    if not compressed:
-        return plain, True
-    chosen = [compressed[number] for number in _spread(len(compressed))]
+def _add_parquet(text: ChunkedText, block: TextBlock, seen: _Sum) -> None:
+    if text.form(block.file) is not TextForm.PARQUET:
+        return
+    _file, group = text.file_of(block.chunk)
+    seen.parquet_text += len(block.data)
+    seen.parquet_stated += block.share * int(text.layout(block.file).text_bytes[group])
+    seen.parquet_whole += block.share == 1.0
+
+
+def _plain_bytes(text: ChunkedText, seen: _Sum) -> tuple[float, bool]:
+    """Bytes of the text as lines of JSON, and whether they are counted exactly: the beginnings of up to 16
+    compressed files say by how much they grow, the sampled rows of Parquet by how much footers mislead."""
+    files_of = {
+        form: [number for number in range(len(text.files)) if text.form(number) is form] for form in TextForm
+    }
+    plain = float(sum(text.files[number].size_bytes for number in files_of[TextForm.LINES]))
+    compressed = [text.files[number] for number in files_of[TextForm.COMPRESSED]]
+    from_compressed, all_compressed = _decompressed_bytes(compressed) if compressed else (0.0, True)
+    layouts = [text.layout(number) for number in files_of[TextForm.PARQUET]]
+    from_parquet = float(sum(int(layout.text_bytes.sum()) for layout in layouts))
+    all_parquet = seen.parquet_whole == sum(layout.num_groups for layout in layouts)
+    if all_parquet:
+        from_parquet = float(seen.parquet_text)
+    elif seen.parquet_stated:
+        from_parquet *= seen.parquet_text / seen.parquet_stated
+    return plain + from_compressed + from_parquet, all_compressed and all_parquet
+
+
+def _decompressed_bytes(files: Sequence[DataFile]) -> tuple[float, bool]:
+    chosen = [files[number] for number in _spread(len(files))]
     heads = [plain_bytes_of_head(file, _HEAD_BYTES) for file in chosen]
     taken = sum(min(file.size_bytes, _HEAD_BYTES) for file in chosen)
-    whole = len(chosen) == len(compressed) and all(file.size_bytes <= _HEAD_BYTES for file in chosen)
+    whole = len(chosen) == len(files) and all(file.size_bytes <= _HEAD_BYTES for file in chosen)
     growth = sum(heads) / taken
-    return plain + (sum(heads) if whole else growth * sum(file.size_bytes for file in compressed)), whole
+    return sum(heads) if whole else growth * sum(file.size_bytes for file in files), whole
 
 
 def _notes(stream: TextStream, seen: _Sum, exact: bool, sample_bytes: int) -> tuple[str, ...]:

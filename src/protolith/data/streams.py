@@ -3,8 +3,8 @@
     files --> chunks --> blocks of documents --> lanes --> rows 0, 1, 2, ... of the run
 
 1. The text is cut into chunks (``data/stream_text.py``) by sizes alone. Each epoch they are read in the
-   order of a keyed permutation of (seed, epoch); a compressed file is one chunk, its blocks follow one
-   another.
+   order of a keyed permutation of (seed, epoch); a compressed file is one chunk, a row group of a Parquet
+   file is one, and their blocks follow one another.
 2. A block becomes ids in whatever process (``data/tokenize_pool.py``); which one changes nothing. Its
    documents are put in a keyed order of their own.
 3. L lanes (``data/stream_lanes.py``) each hold one block and give one row in turn; a lane that needs
@@ -28,8 +28,8 @@ blocks are taken in one order, known beforehand, ranks could deal out the tokeni
 Memory: L open blocks as ids; up to ``2 * num_workers`` blocks in work, fewer when lines are long (a block
 is as long as its longest line; see ``_AHEAD_BYTES``). Number of lanes: from the text's size and S alone.
 
-What it does not do: compressed files are not mixed with one another beyond L neighbouring blocks, and an
-edit of a file that leaves its size and the samples of its identity alone is not seen.
+What it does not do: compressed files and row groups are not mixed with one another beyond L neighbouring
+blocks, and an edit of a file that leaves its size and the samples of its identity alone is not seen.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from protolith.data.files import DataFile, name_some
 from protolith.data.identity import Entry, text_identities
 from protolith.data.rows import DEFAULT_SOURCE
 from protolith.data.sampler import AsTheyLie, Permutation, RowOrder, permutation_key
+from protolith.data.stream_ahead import blocks_in_order
 from protolith.data.stream_best_fit import BestFitLane
 from protolith.data.stream_lanes import (
     BlockName,
@@ -105,7 +106,7 @@ class TextStream:
         chunk_bytes: int = CHUNK_BYTES,
         max_lanes: int = MAX_LANES,
     ) -> None:
-        self.text = ChunkedText(files, chunk_bytes)
+        self.text = ChunkedText(files, chunk_bytes, text_field)
         if not self.text.num_chunks:
             raise CorpusTooSmallError(
                 f"no text: {'all files are empty' if files else 'no files'}",
@@ -124,7 +125,7 @@ class TextStream:
         self.num_lanes = 1
         if shuffle:
             worth = self.text.total_bytes // (_BYTES_A_TOKEN * _ROWS_A_LANE * seq_len)
-            blocks = max_lanes if self.text.num_compressed else self.text.num_chunks
+            blocks = max_lanes if self.text.has_parts else self.text.num_chunks
             self.num_lanes = max(1, min(max_lanes, worth, blocks))
 
     def open(
@@ -385,11 +386,9 @@ class StreamRows:
         """All blocks from one on, with their chunk's place in the epoch's order."""
         while self.num_epochs is None or epoch < self.num_epochs:
             order = self.stream.chunk_order(epoch)
-            while place < self.stream.text.num_chunks:
-                for block in self.stream.text.parts(order.at(place), part):
-                    yield place, BlockName(epoch, block.chunk, block.part), block
-                place, part = place + 1, 0
-            epoch, place = epoch + 1, 0
+            for at, block in blocks_in_order(self.stream.text, order, place, part):
+                yield at, BlockName(epoch, block.chunk, block.part), block
+            epoch, place, part = epoch + 1, 0, 0
 
     def _reopen_lanes(self) -> None:
         """Read and tokenize again what the lanes hold."""

@@ -1,6 +1,6 @@
 """Text records: from lines of JSON to documents, with everything that is left out counted by reason.
 
-Comes in: a block of whole lines (see ``data/json_lines.py``), or files.
+Comes in: a block of whole lines (see ``data/text_blocks.py``).
 Goes out: texts, and a ``Tally``: records seen, records left out by reason, the first line of each reason.
 
 A line is one JSON object; its text is the field asked for, and for the field "text" also "content" where
@@ -13,12 +13,10 @@ with file and line.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from protolith.data.files import DataFile
-from protolith.data.json_lines import BlockReader
 from protolith.errors import BadRecordError
 
 #: Endings of files taken from folders. Any file may be named itself.
@@ -31,6 +29,7 @@ TEXT_SUFFIXES = (
     ".ndjson.zst",
     ".json.gz",
     ".json.zst",
+    ".parquet",
 )
 
 #: Share of records that may be left out before a corpus is refused.
@@ -166,33 +165,6 @@ def _has_lone_surrogate(text: str) -> bool:
     except UnicodeEncodeError:
         return True
     return False
-
-
-def read_texts(
-    files: Sequence[DataFile],
-    text_field: str = "text",
-    *,
-    tally: Tally | None = None,
-    poll: Callable[[], None] | None = None,
-) -> Iterator[str]:
-    """All documents of ``files`` in order, in constant memory. ``tally`` is filled on the way; ``poll`` is
-    called once a block.
-
-    Raises:
-        BadRecordError: a damaged line, or too many records without text.
-    """
-    tally = Tally() if tally is None else tally
-    total_bytes, before_bytes = max(1, sum(file.size_bytes for file in files)), 0
-    for file in files:
-        for block in BlockReader(file):
-            if poll is not None:
-                poll()
-            found = read_block(block.data, text_field)
-            add_block(tally, found, file, block.first_line)
-            tally.check((before_bytes + block.read_bytes) / total_bytes)
-            yield from found.texts
-        before_bytes += file.size_bytes
-    tally.check()
 
 
 def add_block(tally: Tally, found: BlockTexts, file: DataFile, first_line: int) -> None:

@@ -67,7 +67,7 @@ def tokenize_block(
     for batch in _batches(texts):
         if poll is not None:
             poll()
-        for text, ids in zip(batch, tokenizer.encode_documents(batch, poll), strict=True):
+        for text, ids in zip(batch, tokenizer.encode_compactly(batch, poll), strict=True):
             side = block.held_out if is_held_out(text, options) else block.train
             side.data += id_bytes(ids, tokenizer.token_bytes)
             side.lengths.append(len(ids))

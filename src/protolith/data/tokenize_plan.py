@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from protolith.data.files import DataFile
-from protolith.data.json_lines import is_compressed
+from protolith.data.text_form import TextForm, form_of
 from protolith.data.tokenize_inputs import LINES, PARQUET, SourceFile
 from protolith.data.tokenize_parquet import group_bytes
 from protolith.data.tokenizer import TextTokenizer
@@ -99,7 +99,7 @@ def _pieces(files: Sequence[SourceFile], goal_bytes: int) -> Iterator[Piece]:
 def _compressed(file: SourceFile) -> bool:
     if file.is_remote:  # by name: a look inside would cost a request for each object
         return file.location.lower().endswith(_COMPRESSED)
-    return is_compressed(DataFile(Path(file.location), file.name, file.size_bytes))
+    return form_of(DataFile(Path(file.location), file.name, file.size_bytes)) is TextForm.COMPRESSED
 
 
 def identity_of(

@@ -20,7 +20,8 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from protolith.data.files import find_files
-from protolith.data.text import TEXT_SUFFIXES, Tally, read_texts
+from protolith.data.text import TEXT_SUFFIXES, Tally
+from protolith.data.text_blocks import read_texts
 from protolith.data.tokenizer import TOKENIZER_FILE, TextTokenizer, load_tokenizer
 from protolith.errors import ConflictError, CorpusTooSmallError, TokenizerError, UsageError
 from protolith.formats.rundir import from_os_error, write_json, write_text_atomic

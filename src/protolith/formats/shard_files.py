@@ -283,7 +283,9 @@ def id_bytes(ids: Iterable[int], token_bytes: int) -> bytes:
     Raises:
         ShardError: an id that the width cannot hold (it would wrap around).
     """
-    ids = list(ids)
+    if isinstance(ids, array) and ids.typecode == _TYPECODES[token_bytes]:
+        return _little_endian(ids[:]).tobytes()
+    ids = ids if isinstance(ids, array) else list(ids)
     try:
         return _little_endian(array(_TYPECODES[token_bytes], ids)).tobytes()
     except OverflowError:

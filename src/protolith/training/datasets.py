@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from protolith.config.mixture import (
@@ -22,6 +23,7 @@ from protolith.data.files import find_files, name_some
 from protolith.data.mixture import Stage, row_shares
 from protolith.data.packing import RowSource
 from protolith.data.shards import TokenPool
+from protolith.data.storage import Location
 from protolith.data.stream_estimate import StreamEstimate, estimate_rows
 from protolith.data.streams import TextStream
 from protolith.data.text import TEXT_SUFFIXES
@@ -323,9 +325,9 @@ def _order_identity(config: TrainConfig) -> dict[str, Any]:
 def _warn_of_training_text(opening: Opening, held_out: Sequence[str], said: Said) -> None:
     """Text files that are in both sets."""
     paths = [path for spec in sources_of(opening.config.data) for path in spec.paths]
-    ours = {file.path.resolve() for file in find_files(paths, suffixes=TEXT_SUFFIXES, what="text").files}
+    ours = {_place(file.path) for file in find_files(paths, suffixes=TEXT_SUFFIXES, what="text").files}
     theirs = find_files(held_out, suffixes=TEXT_SUFFIXES, what="text").files
-    both = [file.name for file in theirs if file.path.resolve() in ours]
+    both = [file.name for file in theirs if _place(file.path) in ours]
     if both:
         said.warnings.append(f"validation data is also training data: {', '.join(both[:3])}")
 
@@ -336,8 +338,13 @@ def _warn_of_shared_files(sources: Sequence[SourceRows], pools: Sequence[TokenPo
     for source, pool in zip(sources, pools, strict=True):
         shared: dict[str, list[str]] = {}
         for shard in pool.shards:
-            place = shard.path.resolve()
+            place = _place(shard.path)
             if owner.setdefault(place, source.name) != source.name:
                 shared.setdefault(owner[place], []).append(shard.name)
         for other, names in shared.items():
             said.warnings.append(f"sources {other} and {source.name} read the same files: {name_some(names)}")
+
+
+def _place(path: Location) -> Location:
+    """Where it really lies, so that two names of one file are seen to be one."""
+    return path.resolve() if isinstance(path, Path) else path

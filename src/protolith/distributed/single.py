@@ -52,12 +52,17 @@ class SingleEngine:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=_AUTOCAST[self.precision])
 
-    def forward_backward(self, inputs_BT: Tensor, targets_BT: Tensor, num_targets: int) -> Tensor:
+    def forward_backward(
+        self, inputs_BT: Tensor, targets_BT: Tensor, num_targets: int, *, last: bool = True
+    ) -> Tensor:
         inputs_BT, targets_BT = self._move(inputs_BT), self._move(targets_BT)
         with self._autocast():
             loss_sum = self.loss(inputs_BT, targets_BT)
         self.scaler.scale(loss_sum / num_targets).backward()
         return loss_sum.detach()  # type: ignore[no-any-return]
+
+    def total(self, values: list[Tensor] | list[float]) -> float:
+        return sum(float(value) for value in values)
 
     @torch.no_grad()
     def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor) -> float:
@@ -100,15 +105,18 @@ class SingleEngine:
         for name, parameter in self._named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 optimizer[f"{key}/{name}"] = _copy(value)
-        rng = {"cpu": torch.get_rng_state()}
-        if self.device.type == "cuda":
-            rng["cuda"] = torch.cuda.get_rng_state(self.device)
         return EngineState(
             weights=self.full_weights(),
             optimizer=optimizer,
             extra={"scaler": self.scaler.state_dict()},
-            rng=rng,
+            rng=self._random_state(),
         )
+
+    def _random_state(self) -> dict[str, Tensor]:
+        rng = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            rng["cuda"] = torch.cuda.get_rng_state(self.device)
+        return rng
 
     def load_state(self, state: EngineState) -> None:
         self._load_weights(state.weights)

@@ -9,12 +9,18 @@ from protolith.config.schema import TrainConfig
 from protolith.data.loader import Batch, EvalLoader, StepLoader
 from protolith.data.rows import RowStream
 from protolith.data.stream_loader import StreamLoader
+from protolith.distributed.world import World
 from protolith.training.datasets import Datasets, StreamedText
 from protolith.training.loop import RunState
 
 
 def step_loader(
-    config: TrainConfig, datasets: Datasets, plan: Plan, state: RunState, warn: Callable[[str], None]
+    config: TrainConfig,
+    datasets: Datasets,
+    plan: Plan,
+    world: World,
+    state: RunState,
+    warn: Callable[[str], None],
 ) -> StepLoader | StreamLoader:
     """The steps from where ``state`` stands; a context manager that ends what reads ahead."""
     data, batch = config.data, plan.batch
@@ -24,6 +30,8 @@ def step_loader(
             RowStream(datasets.train, seed=data.seed, shuffle=data.shuffle),
             micro_batch_rows=batch.micro_batch_rows,
             accumulation=batch.accumulation,
+            rank=world.rank,
+            world_size=world.size,
             start_row=state.next_row,
             stop_row=plan.total_rows,
             num_workers=data.num_workers,
@@ -35,6 +43,8 @@ def step_loader(
         datasets.train.stream,
         micro_batch_rows=batch.micro_batch_rows,
         accumulation=batch.accumulation,
+        rank=world.rank,
+        world_size=world.size,
         position=state.position,
         num_epochs=config.trainer.num_epochs,
         stop_row=plan.row_limit,
@@ -47,11 +57,17 @@ def step_loader(
 
 
 def held_out_loader(
-    config: TrainConfig, datasets: Datasets, plan: Plan
+    config: TrainConfig, datasets: Datasets, plan: Plan, world: World
 ) -> Callable[[], Iterable[Batch]] | None:
     """Makes the same batches of held-out rows each time it is called; None without held-out data."""
     source = datasets.held_out
     if source is None:
         return None
     rows = config.eval.batch_size or plan.batch.micro_batch_rows
-    return lambda: EvalLoader(source, batch_rows=rows, max_batches=config.eval.max_batches)
+    return lambda: EvalLoader(
+        source,
+        batch_rows=rows,
+        max_batches=config.eval.max_batches,
+        rank=world.rank,
+        world_size=world.size,
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from protolith.data.loader import Batch
 from protolith.distributed.engine import Engine
-from protolith.training.stop import StopFlag, StopRequested
+from protolith.training.stop import StopFlag
 
 
 def perplexity(loss: float) -> float:
@@ -26,8 +26,8 @@ def validate(engine: Engine, batches: Iterable[Batch], stop: StopFlag) -> float:
     """
     loss_sum, num_targets = 0.0, 0
     for batch in batches:
-        if stop.requested:
-            raise StopRequested
+        stop.agree()
+        stop.raise_if_requested()
         loss_sum += engine.evaluate(batch.inputs, batch.targets)
         num_targets += batch.num_targets
-    return loss_sum / max(num_targets, 1)
+    return loss_sum / max(engine.total([num_targets]), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from protolith.errors import EXIT_STOPPED, NotAvailableError, UsageError
+from protolith.errors import EXIT_STOPPED, UsageError
 
 
 class OptionalResume(TyperCommand):
@@ -47,7 +48,14 @@ def pretrain(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved config and the plan.")
     ] = False,
-    nproc: Annotated[int, typer.Option(help="Processes on this machine.", min=1)] = 1,
+    nproc: Annotated[
+        int | None,
+        typer.Option(help="Processes on this machine; default: as the config says, or one per GPU.", min=1),
+    ] = None,
+    max_restarts: Annotated[
+        int,
+        typer.Option(help="How often processes are started again when one of several was killed.", min=0),
+    ] = 3,
     accept_changes: Annotated[
         str,
         typer.Option(
@@ -62,20 +70,41 @@ def pretrain(
         raise UsageError(f"--output must be text or json, not {output!r}")
     if resume is not None and overwrite and not Path(resume).is_dir():
         raise UsageError("--resume and --overwrite exclude each other", hint="say one of them")
-    if nproc > 1:
-        raise NotAvailableError("more than one process is not available yet", where="--nproc")
     from protolith.config.load import load_config
 
     loaded = load_config(config, set_)
     if dry_run:
         from protolith.cli.commands.plan import show_plan
 
-        show_plan(loaded, output, with_config=True)
+        show_plan(loaded, output, with_config=True, num_ranks=nproc)
         return
+    from protolith.distributed.guard import guard
+    from protolith.distributed.outcome import is_a_rank, is_main_rank, meeting, restart_reason
+
+    guard()
+    place = meeting()
     from protolith.training.stop import StopFlag
 
-    with StopFlag() as stop:  # before torch is loaded, which takes seconds
+    with StopFlag(place.stop if place else None) as stop:  # torch takes seconds to load
         from protolith.cli.render import print_json
+        from protolith.distributed.world import ranks_wanted
+
+        if not is_a_rank() and (num_ranks := ranks_wanted(loaded.config, nproc)) > 1:
+            from protolith.distributed.launch import launch
+
+            words = [str(config), *(word for change in set_ for word in ("--set", change))]
+            words += ["--accept-changes", accept_changes, "--output", output]
+            how = ["--resume", resume] if resume is not None else ["--overwrite"] if overwrite else []
+            raise typer.Exit(
+                launch(
+                    words,
+                    how,
+                    Path(loaded.config.output.dir).expanduser(),
+                    num_ranks=num_ranks,
+                    max_restarts=max_restarts,
+                    stop=stop,
+                )
+            )
         from protolith.training.pretrain import run
         from protolith.training.request import Request
 
@@ -85,9 +114,11 @@ def pretrain(
             accept_changes=tuple(area for area in accept_changes.split(",") if area),
             stream=sys.stderr if output == "json" else None,
             stop=stop,
+            num_ranks=int(os.environ["WORLD_SIZE"]) if place else None if is_a_rank() else 1,
+            spoken=restart_reason(),
         )
         state = run(loaded, request)
-    if output == "json":
+    if output == "json" and is_main_rank():
         print_json(
             {
                 "run_dir": str(state.run_dir),

@@ -32,6 +32,7 @@ from protolith.errors import UsageError, WorkerLostError
 #: How long ranks may be apart at a sum before the run is given up.
 GROUP_TIMEOUT = timedelta(minutes=30)
 _LOOK_S = 0.02
+_PARTING_S = 10.0
 #: There when rank 0 has left the run, in whatever way.
 _LEFT = "left"
 
@@ -160,14 +161,26 @@ def joined(timeout: timedelta = GROUP_TIMEOUT) -> Iterator[World]:
         )
     except (RuntimeError, ValueError) as error:
         raise lost_contact(error) from error
-    own = dist.PrefixStore("run", store)
+    world = World(rank, size, device, local_rank, backend, dist.PrefixStore("run", store))
     try:
-        yield World(rank, size, device, local_rank, backend, own)
+        yield world
+        _part(world)
     finally:
         if rank == 0:
             with suppress(RuntimeError):
-                own.set(_LEFT, "")
+                world.store.set(_LEFT, "")
         dist.destroy_process_group()
+
+
+def _part(world: World) -> None:
+    """The end of a run that went well. Rank 0 may hold the store: it waits a little until nobody needs it."""
+    assert world.store is not None
+    with suppress(RuntimeError):
+        gone = world.store.add("gone", 1)
+        end = time.monotonic() + _PARTING_S
+        while world.is_main and gone < world.size and time.monotonic() < end:
+            time.sleep(_LOOK_S)
+            gone = world.store.add("gone", 0)
 
 
 def _device_of(local_rank: int) -> torch.device:

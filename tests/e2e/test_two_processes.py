@@ -74,7 +74,10 @@ def test_two_ranks_are_one_process_with_two_micro_batches_bit_for_bit(place, tmp
     assert "lm_head.weight" not in ours, "tied embeddings stay tied"
     assert read_json(RunDir(tmp_path / "two").ledger) == read_json(RunDir(one.run_dir).ledger)
     for file in ("model", "optimizer"):
-        saved = [load_file(r / "checkpoints/step_10" / f"{file}.safetensors") for r in (tmp_path / "two", one.run_dir)]
+        saved = [
+            load_file(r / "checkpoints/step_10" / f"{file}.safetensors")
+            for r in (tmp_path / "two", one.run_dir)
+        ]
         assert saved[0].keys() == saved[1].keys()
         assert all(torch.equal(saved[0][name], saved[1][name]) for name in saved[1])
     rng = load_file(tmp_path / "two" / "checkpoints/step_10" / "rng.safetensors")
@@ -98,9 +101,10 @@ def test_an_epoch_ends_by_itself_with_the_numbers_of_one_process(place, tmp_path
     changes = {"trainer__max_steps": None, "trainer__num_epochs": 1, **SOURCES[source]}
     changes = {key: str(place / v) if v in ("few", "held") else v for key, v in changes.items()}
     one = tiny.train(place, **changes, trainer__batch_size=6, output__dir=str(tmp_path / "one"))
-    for size in (2, 3):
+    for size, rows in ((2, 1), (3, 2)):
         run_dir = tmp_path / str(size)
-        ended = ranks.train(place, size, **changes, trainer__batch_size=6 // size, output__dir=str(run_dir))
+        split = {"trainer__batch_size": rows, "trainer__gradient_accumulation": 6 // size // rows}
+        ended = ranks.train(place, size, **changes, **split, output__dir=str(run_dir))
         check_ended(ended, step=one.step, tokens=one.tokens, stopped_by="epochs")
         check_near(run_dir, one.run_dir)
         assert read_json(RunDir(run_dir).ledger) == read_json(RunDir(one.run_dir).ledger)
@@ -113,7 +117,9 @@ def test_coming_back_on_another_number_of_processes(place, tmp_path):
         "data__streaming": True,
         "output__dir": str(tmp_path / "run"),
     }
-    whole = tiny.train(place, **(changes | {"trainer__batch_size": 2, "output__dir": str(tmp_path / "whole")}))
+    whole = tiny.train(
+        place, **(changes | {"trainer__batch_size": 2, "output__dir": str(tmp_path / "whole")})
+    )
     first = ranks.train(place, 2, request=stopping_after(4), **changes)
     check_ended(first, step=4, stopped_by="signal")
     again = stopping_after(8, resume="latest")

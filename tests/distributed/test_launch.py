@@ -61,7 +61,7 @@ def rank_processes(launcher):
 
 
 def test_a_run_whose_processes_are_stopped_and_killed(place, tmp_path):
-    """SIGTERM to one rank, kill -9 of one rank, SIGTERM to the launcher: in the end the curve of one process."""
+    """SIGTERM to one rank, kill -9 of one, SIGTERM to the launcher: in the end the curve of one process."""
     run_dir = tmp_path / "run"
     recipe = tiny.write_recipe(place, output__dir=str(run_dir), **SETTINGS)
     command = ("pretrain", recipe, "--nproc", 2)
@@ -90,13 +90,8 @@ def test_a_run_whose_processes_are_stopped_and_killed(place, tmp_path):
     assert "rank 0 was killed by SIGKILL: started again (1 of 3 times)" in output
     assert "SIGTERM received: finishing the step and saving" in output
     last = read_json(run_dir / "status.json")["step"]
-    oracle = tiny.train(
-        place,
-        **(
-            SETTINGS
-            | {"trainer__batch_size": 2, "trainer__max_steps": last, "output__dir": str(tmp_path / "one")}
-        ),
-    )
+    alone = {"trainer__batch_size": 2, "trainer__max_steps": last, "output__dir": str(tmp_path / "one")}
+    oracle = tiny.train(place, **(SETTINGS | alone))
     ours, theirs = tiny.losses(run_dir), tiny.losses(oracle.run_dir)
     assert ours == pytest.approx({step: theirs[step] for step in range(1, last + 1)}, rel=1e-4)
 
@@ -178,7 +173,7 @@ def test_a_rank_that_ends_unheard_is_named_with_its_last_words(tmp_path):
     place = Place(tmp_path, {}, {1: 1})
     (tmp_path / "x/attempt_0/1").mkdir(parents=True)
     (tmp_path / "x/attempt_0/1/stderr.log").write_text("Traceback\nImportError: no torch\n")
-    with pytest.raises(RunFailedError, match="rank 1 ended with code 1 .*ImportError: no torch"):
+    with pytest.raises(RunFailedError, match=r"rank 1 ended with code 1 .*ImportError: no torch"):
         place.verdict()
 
 

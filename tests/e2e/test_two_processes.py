@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 
@@ -47,7 +48,9 @@ def check_near(run_dir, other, tolerance=1e-5):
     for step, line in ours.items():
         assert line == pytest.approx(theirs[step], rel=tolerance, abs=tolerance), step
     for name, tensor in weights(run_dir).items():
-        torch.testing.assert_close(tensor, weights(other)[name], rtol=1e-4, atol=tolerance)
+        apart = (tensor - weights(other)[name]).abs()
+        # AdamW makes a full step of a gradient that is hardly more than rounding: some may be further apart
+        assert apart.mean() < 1e-6 and apart.max() < 1e-4, name
 
 
 def check_ended(ended, **wanted):
@@ -73,13 +76,11 @@ def test_two_ranks_are_one_process_with_two_micro_batches_bit_for_bit(place, tmp
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert "lm_head.weight" not in ours, "tied embeddings stay tied"
     assert read_json(RunDir(tmp_path / "two").ledger) == read_json(RunDir(one.run_dir).ledger)
+    both = (tmp_path / "two", one.run_dir)
     for file in ("model", "optimizer"):
-        saved = [
-            load_file(r / "checkpoints/step_10" / f"{file}.safetensors")
-            for r in (tmp_path / "two", one.run_dir)
-        ]
-        assert saved[0].keys() == saved[1].keys()
-        assert all(torch.equal(saved[0][name], saved[1][name]) for name in saved[1])
+        ours, theirs = (load_file(run / f"checkpoints/step_10/{file}.safetensors") for run in both)
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     rng = load_file(tmp_path / "two" / "checkpoints/step_10" / "rng.safetensors")
     assert sorted(rng) == ["cpu", "cpu/1"]
     assert not torch.equal(rng["cpu"], rng["cpu/1"])
@@ -97,7 +98,7 @@ SOURCES = {
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_an_epoch_ends_by_itself_with_the_numbers_of_one_process(place, tmp_path, source):
-    """Odd rows, a small last step, fewer files than ranks, a held-out set of five documents (T18, T20, T21)."""
+    """Odd rows, a small last step, fewer files than ranks, five held-out documents (T18, T20, T21)."""
     changes = {"trainer__max_steps": None, "trainer__num_epochs": 1, **SOURCES[source]}
     changes = {key: str(place / v) if v in ("few", "held") else v for key, v in changes.items()}
     one = tiny.train(place, **changes, trainer__batch_size=6, output__dir=str(tmp_path / "one"))
@@ -152,6 +153,22 @@ def _put_back(monkeypatch):
     from protolith.training import loop
 
     monkeypatch.setattr(loop.Loop, "_advance", loop.Loop._advance)
+
+
+def test_names_are_the_same_with_compile_and_without(place, tmp_path, monkeypatch):
+    """Compiled on two ranks, then plain in one process, which takes up what they saved (T37)."""
+    # traced and wrapped as always, and run as it is: generating code would take a minute
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    changes = {"trainer__batch_size": 1, "trainer__max_steps": 6, "output__dir": str(tmp_path / "run")}
+    alone = {"trainer__batch_size": 2}
+    whole = tiny.train(place, **(changes | alone | {"output__dir": str(tmp_path / "whole")}))
+    check_ended(ranks.train(place, 2, request=stopping_after(3), **changes, model__compile=True), step=3)
+    assert "compile: on" in (tmp_path / "run/logs/latest/rank_1.log").read_text()
+    for file in ("model", "optimizer"):
+        saved = load_file(tmp_path / f"run/checkpoints/step_3/{file}.safetensors")
+        assert not [name for name in saved if "module." in name or "_orig_mod" in name]
+    assert tiny.train(place, request=Request(resume="latest"), **(changes | alone)).step == 6
+    check_near(tmp_path / "run", whole.run_dir)
 
 
 def test_dropout_draws_its_own_on_each_rank_and_goes_on_with_it(place, tmp_path):

@@ -74,6 +74,8 @@ def _as_rank(rank: int, size: int, port: int, action: Callable[[int], Any], send
         send.close()
 
 
-def train(folder: Path, size: int, *, request: Request | None = None, **changes: Any) -> list[Ended]:
+def train(
+    folder: Path, size: int, *, request: Request | None = None, timeout_s: float = 60.0, **changes: Any
+) -> list[Ended]:
     """A recipe on ``size`` ranks; each gives its ``TrainState``."""
-    return together(size, lambda _rank: tiny.train(folder, request=request, **changes))
+    return together(size, lambda _rank: tiny.train(folder, request=request, **changes), timeout_s)

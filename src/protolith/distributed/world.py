@@ -35,6 +35,8 @@ _LOOK_S = 0.02
 _PARTING_S = 10.0
 #: There when rank 0 has left the run, in whatever way.
 _LEFT = "left"
+#: How many ranks have left.
+_GONE = "gone"
 
 
 @dataclass(frozen=True)
@@ -164,23 +166,23 @@ def joined(timeout: timedelta = GROUP_TIMEOUT) -> Iterator[World]:
     world = World(rank, size, device, local_rank, backend, dist.PrefixStore("run", store))
     try:
         yield world
-        _part(world)
-    finally:
         if rank == 0:
-            with suppress(RuntimeError):
+            _wait_for_the_others(world)
+    finally:
+        with suppress(RuntimeError):
+            world.store.add(_GONE, 1)
+            if rank == 0:
                 world.store.set(_LEFT, "")
         dist.destroy_process_group()
 
 
-def _part(world: World) -> None:
-    """The end of a run that went well. Rank 0 may hold the store: it waits a little until nobody needs it."""
+def _wait_for_the_others(world: World) -> None:
+    """Rank 0 may hold the store: at the end of a run it stays a little until nobody needs it."""
     assert world.store is not None
+    end = time.monotonic() + _PARTING_S
     with suppress(RuntimeError):
-        gone = world.store.add("gone", 1)
-        end = time.monotonic() + _PARTING_S
-        while world.is_main and gone < world.size and time.monotonic() < end:
+        while world.store.add(_GONE, 0) < world.size - 1 and time.monotonic() < end:
             time.sleep(_LOOK_S)
-            gone = world.store.add("gone", 0)
 
 
 def _device_of(local_rank: int) -> torch.device:

@@ -109,11 +109,12 @@ def is_running(process):
 
 def test_no_rank_outlives_its_launcher_and_no_error_is_tried_again(place, tmp_path):
     run_dir = tmp_path / "run"
-    recipe = tiny.write_recipe(place, output__dir=str(run_dir), **SETTINGS)
+    reading = {"data__streaming": True, "data__num_workers": 1}  # with a process of their own for each rank
+    recipe = tiny.write_recipe(place, output__dir=str(run_dir), **SETTINGS, **reading)
     process = tiny.start("pretrain", recipe, "--nproc", 2, env=ranks.ENVIRONMENT)
     wait_for(lambda: newest_step(run_dir) >= 5)
     family = psutil.Process(process.pid).children(recursive=True)
-    assert len(family) >= 2
+    assert len(family) >= 4
     process.kill()
     process.communicate(timeout=30)
     wait_for(lambda: not any(is_running(child) for child in family), timeout_s=5.0)

@@ -90,7 +90,7 @@ def test_two_ranks_are_one_process_with_two_micro_batches_bit_for_bit(place, tmp
 
 SOURCES = {
     "windows": {},
-    "documents": {"data__packing": False},
+    "documents": {"data__packing": False, "model__activation_checkpointing": "full"},
     "streamed": {"data__streaming": True, "data__num_workers": 1},
     "shards": {"data__format": "tokens", "data__path": "few", "data__eval_path": "held"},
 }

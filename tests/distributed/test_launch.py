@@ -13,7 +13,7 @@ import pytest
 
 from protolith.distributed import launch
 from protolith.distributed.outcome import Meeting, ReportedError
-from protolith.errors import RunFailedError
+from protolith.errors import RunFailedError, UsageError
 from protolith.formats import checkpoint_files
 from protolith.formats.rundir import RunDir, read_json, write_json
 from tests.support import ranks, tiny
@@ -176,6 +176,12 @@ def test_a_rank_that_ends_unheard_is_named_with_its_last_words(tmp_path):
     (tmp_path / "x/attempt_0/1/stderr.log").write_text("Traceback\nImportError: no torch\n")
     with pytest.raises(RunFailedError, match=r"rank 1 ended with code 1 .*ImportError: no torch"):
         place.verdict()
+
+
+def test_more_processes_than_gpus_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "num_devices", lambda: 2)
+    with pytest.raises(UsageError, match="3 processes are asked for, and there are 2 GPUs"):
+        launch.launch(["c.yaml"], [], tmp_path, num_ranks=3, max_restarts=0, stop=Asked())
 
 
 class Asked:

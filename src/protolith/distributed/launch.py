@@ -33,7 +33,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from protolith.distributed.outcome import FOLDER, LAUNCHER, ORDERLY, Meeting, ReportedError
-from protolith.errors import EXIT_INTERRUPTED, RunFailedError, WorkerLostError
+from protolith.distributed.world import num_devices
+from protolith.errors import EXIT_INTERRUPTED, RunFailedError, UsageError, WorkerLostError
 from protolith.formats.rundir import RunDir, read_json, write_json
 
 #: Phases of a run in which nothing was trained yet.
@@ -67,9 +68,15 @@ def launch(
         max_restarts: attempts after the first.
 
     Raises:
+        UsageError: there are fewer GPUs.
         ReportedError: what a rank failed with, looking as it did there.
         WorkerLostError: processes were killed more often than that. RunFailedError: one ended unheard.
     """
+    if 0 < num_devices() < num_ranks:
+        raise UsageError(
+            f"{num_ranks} processes are asked for, and there are {num_devices()} GPUs",
+            hint="one process needs one GPU; CUDA_VISIBLE_DEVICES= hides them, to train on the CPU",
+        )
     run_dir = RunDir(output)
     attempt_before = _status(run_dir).get("attempt", 0)
     reason = ""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from protolith.errors import EXIT_STOPPED, UsageError
+
+if TYPE_CHECKING:
+    from protolith.config.load import LoadedConfig
+    from protolith.training.stop import StopFlag
 
 
 class OptionalResume(TyperCommand):
@@ -90,21 +94,11 @@ def pretrain(
         from protolith.distributed.world import ranks_wanted
 
         if not is_a_rank() and (num_ranks := ranks_wanted(loaded.config, nproc)) > 1:
-            from protolith.distributed.launch import launch
-
             words = [str(config), *(word for change in set_ for word in ("--set", change))]
             words += ["--accept-changes", accept_changes, "--output", output]
-            how = ["--resume", resume] if resume is not None else ["--overwrite"] if overwrite else []
-            raise typer.Exit(
-                launch(
-                    words,
-                    how,
-                    Path(loaded.config.output.dir).expanduser(),
-                    num_ranks=num_ranks,
-                    max_restarts=max_restarts,
-                    stop=stop,
-                )
-            )
+            how = ["--resume", resume] if resume is not None else []
+            how += ["--overwrite"] if overwrite else []
+            raise typer.Exit(_launched(loaded, words, how, num_ranks, max_restarts, stop))
         from protolith.training.pretrain import run
         from protolith.training.request import Request
 
@@ -131,3 +125,17 @@ def pretrain(
         )
     if state.resumable:
         raise typer.Exit(EXIT_STOPPED)
+
+
+def _launched(
+    loaded: LoadedConfig, words: list[str], how: list[str], num_ranks: int, max_restarts: int, stop: StopFlag
+) -> int:
+    """The same command in several processes; what can be refused without them is refused first."""
+    from protolith.config.availability import check_available
+    from protolith.config.plan import batch_plan
+    from protolith.distributed.launch import launch
+
+    check_available(loaded)
+    batch_plan(loaded.config, num_ranks)
+    output = Path(loaded.config.output.dir).expanduser()
+    return launch(words, how, output, num_ranks=num_ranks, max_restarts=max_restarts, stop=stop)

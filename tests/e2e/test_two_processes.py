@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from protolith.formats.rundir import RunDir, read_json, read_metrics
 from protolith.training.request import Request
+from protolith.training.stop import StopRequested
 from tests.support import ranks, shards, tiny
 
 #: Metrics that say what was computed, not how fast.
@@ -294,6 +295,27 @@ def test_a_killed_rank_ends_the_others_in_seconds(place, tmp_path):
     ended = ranks.together(2, action, timeout_s=20)
     assert [rank.error for rank in ended] == ["WorkerLostError", "killed"]
     assert read_json(tmp_path / "run/status.json")["error"]["code"] == "worker_lost"
+
+
+def test_a_stop_before_training_is_a_stop_for_the_rank_that_is_left_too(place, tmp_path):
+    from protolith.training import pretrain
+    from protolith.training.stop import StopFlag
+
+    def action(rank):
+        flag = StopFlag()
+        original = pretrain.build_engine
+
+        def asked_too_late_to_look(*args):
+            if rank == 0:
+                flag.by = "signal"
+                return original(*args)
+            raise StopRequested
+
+        pretrain.build_engine = asked_too_late_to_look
+        return tiny.train(place, request=Request(stop=flag), output__dir=str(tmp_path / "run"))
+
+    check_ended(ranks.together(2, action), step=0, stopped_by="signal")
+    assert read_json(tmp_path / "run/status.json")["state"] == "stopped"
 
 
 def test_an_error_of_rank_0_before_training_does_not_leave_the_others_waiting(place, tmp_path):

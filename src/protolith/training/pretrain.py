@@ -25,7 +25,7 @@ from protolith.data.stream_tally import StreamTally
 from protolith.data.tokenizer import TextTokenizer, load_tokenizer
 from protolith.distributed.engine import Engine
 from protolith.distributed.world import World, is_lost_contact, joined, lost_contact
-from protolith.errors import DataError, NoSpaceError, OutOfMemoryError, UsageError
+from protolith.errors import DataError, NoSpaceError, OutOfMemoryError, UsageError, WorkerLostError
 from protolith.formats.rundir import RunDir, write_json
 from protolith.model.build import BuiltModel, build_model, resolve_model_dir
 from protolith.model.export import export_model, write_companions
@@ -68,37 +68,45 @@ def run(given: TrainConfig | LoadedConfig, request: Request) -> TrainState:
         front = open_front(
             stack, world, run_dir, console, stop, resume=continues, overwrite=request.overwrite
         )
-        before = front.before
         loaded = request.loaded is not None
         console.info(banner.init_line(config.model.init, config.model.name, loaded=loaded))
         for text in spoken:
             console.warn(text)
         for text in front.notes:
             console.info(text)
+        own = _Run(config, request, run_dir, console, stop, front.status, consent, world)
         try:
-            return _Run(config, request, run_dir, console, stop, front.status, consent, world).run(stack)
-        except (StopRequested, TokenizingStopped):
+            return _with_typed_errors(own, stack)
+        except (StopRequested, TokenizingStopped, WorkerLostError) as error:
+            if isinstance(error, WorkerLostError) and (own.began or not stop.requested):
+                raise  # else: all were asked to stop, and another rank left first
             by = stop.by or "signal"
             front.status.update(state="stopped", stopped_by=by)
             console.info("stopped before a step was trained; what was saved before stands")
             return TrainState(
-                global_step=before.get("step", 0),
+                global_step=front.before.get("step", 0),
                 epoch=0.0,
-                tokens=before.get("tokens", 0),
+                tokens=front.before.get("tokens", 0),
                 metrics={},
                 run_dir=run_dir.root,
                 stopped_by=by,
             )
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if world.size > 1 and is_lost_contact(error):
-                raise lost_contact(error) from error
-            if type(error) is RuntimeError and "can't allocate memory" not in str(error):
-                raise
-            raise OutOfMemoryError(
-                "out of memory: " + " ".join(str(error).split())[:300],
-                hint="lower trainer.batch_size and raise gradient_accumulation, shorten data.max_seq_length, "
-                "or set model.activation_checkpointing: full",
-            ) from error
+
+
+def _with_typed_errors(own: _Run, stack: ExitStack) -> TrainState:
+    """The run; memory that is full and processes that are gone are told as such, whoever noticed."""
+    try:
+        return own.run(stack)
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if own.world.size > 1 and is_lost_contact(error):
+            raise lost_contact(error) from error
+        if type(error) is RuntimeError and "can't allocate memory" not in str(error):
+            raise
+        raise OutOfMemoryError(
+            "out of memory: " + " ".join(str(error).split())[:300],
+            hint="lower trainer.batch_size and raise gradient_accumulation, shorten data.max_seq_length, "
+            "or set model.activation_checkpointing: full",
+        ) from error
 
 
 @dataclass
@@ -111,6 +119,8 @@ class _Run:
     status: Status
     consent: frozenset[str]
     world: World
+    #: training has begun: from here on ranks stop together
+    began: bool = False
 
     def run(self, stack: ExitStack) -> TrainState:
         config, console, world = self.config, self.console, self.world
@@ -169,6 +179,7 @@ class _Run:
             flops_per_token=built.flops_per_token(config.data.max_seq_length),
             peak_flops=peak_flops(world.device, config.trainer.mixed_precision),
         )
+        self.began = True
         stopped_by = loop.run(loader)
         if isinstance(datasets.train, StreamedText) and "tally" in state.position:
             for note in StreamTally(datasets.train.stream.text, state.position["tally"]).notes():

@@ -108,7 +108,7 @@ def pretrain(
             accept_changes=tuple(area for area in accept_changes.split(",") if area),
             stream=sys.stderr if output == "json" else None,
             stop=stop,
-            num_ranks=int(os.environ["WORLD_SIZE"]) if place else None if is_a_rank() else 1,
+            num_ranks=int(os.environ["WORLD_SIZE"]) if place else nproc if is_a_rank() else 1,
             spoken=restart_reason(),
         )
         state = run(loaded, request)

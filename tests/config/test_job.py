@@ -181,7 +181,7 @@ def test_schedules(job, lines, scheduler, warmup):
         ('[val]\npaths = "a"\ndata.paths = "b"\n', "pretrain.toml:9: val.paths and val.data.paths are one setting, and both are given (keep one of them)"),
         ("[model.x]\ny = 1\n", "pretrain.toml:7: model.x: unknown section (known here: name, tokenizer, overrides, attention, compile, activation_checkpointing, mixed_precision)"),
         ("[monitors.mlflow]\n", "pretrain.toml:7: monitors.mlflow: unknown section (known here: wandb, tensorboard)"),
-        ("shuffle = 1979-05-27\n", "pretrain.toml:7: data.shuffle: expected true or false, got a date"),
+        ("shuffle = 1979-05-27\n", "pretrain.toml:7: data.shuffle: expected one of true, false, blocks; got a date"),
     ],
 )  # fmt: skip
 def test_faults_are_told_in_its_own_names(job, said, lines, expected):

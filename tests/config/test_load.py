@@ -172,9 +172,9 @@ def test_an_ordinary_config_is_available(recipe, job):
 @pytest.mark.parametrize(
     ("lines", "key", "words"),
     [
-        ("  document_mask: true\n", "data.document_mask", "masking between documents"),
-        ("  packing: best_fit\n", "data.packing", "best_fit"),
-        ("  weights: [1]\n", "data.weights", "weights"),
+        ("  streaming: true\n  document_mask: true\n", "data.document_mask", "masking in streamed text"),
+        ("  streaming: true\n  packing: best_fit\n", "data.packing", "best_fit of streamed text"),
+        ("  streaming: true\n  weights: [1]\n", "data.weights", "a mixture of streamed text"),
         ("  format: tokens\n  eval_split: 0.1\n", "data.eval_split", "splitting token shards"),
         ("  eval_path: s3://bucket/x\n", "data.eval_path", "s3:// storage"),
         ("trainer: {strategy: fsdp}\n", "trainer.strategy", "strategy fsdp"),
@@ -199,13 +199,12 @@ def test_settings_of_later_parts_are_refused_and_never_ignored(recipe, lines, ke
 
 
 def test_what_is_not_available_is_told_in_the_names_of_the_file(job):
-    loaded = job('document_mask = true\n[optim]\ntype = "muon"\n[deployment]\nnum_train_nodes = 8\n')
+    loaded = job('[optim]\ntype = "muon"\n[deployment]\nnum_train_nodes = 8\n')
     with pytest.raises(NotAvailableError) as caught:
         check_available(loaded)
     assert [str(problem) for problem in caught.value.problems] == [
-        "pretrain.toml:7: data.document_mask: masking between documents is not available yet",
-        "pretrain.toml:9: optim.type: optimizer muon is not available yet (use adamw)",
-        "pretrain.toml:11: deployment.num_train_nodes: training on several machines is not available yet (use 1)",
+        "pretrain.toml:8: optim.type: optimizer muon is not available yet (use adamw)",
+        "pretrain.toml:10: deployment.num_train_nodes: training on several machines is not available yet (use 1)",
     ]
 
 

@@ -18,6 +18,7 @@ COUNTS = st.builds(
     *[st.integers(0, 10**12)] * 4,
 )
 KEYS = st.builds(CountKey, st.sampled_from(["web", "code"]), st.integers(0, 3))
+STEPS = st.lists(st.dictionaries(KEYS, COUNTS, max_size=4), max_size=8)
 
 
 def filled() -> Ledger:
@@ -32,6 +33,7 @@ def filled() -> Ledger:
 
 def test_the_file_has_totals_sources_and_epochs_counted_from_one():
     written = filled().to_dict()
+    nothing = {"skipped_tokens": 0, "left_out": {}}
     assert written == {
         "version": 1,
         "read": 18,
@@ -39,6 +41,7 @@ def test_the_file_has_totals_sources_and_epochs_counted_from_one():
         "masked": 1,
         "padded": 2,
         "cut": 1,
+        "skipped_tokens": 0,
         "repeated": 3,
         "skipped": 5,
         "sources": {
@@ -48,11 +51,12 @@ def test_the_file_has_totals_sources_and_epochs_counted_from_one():
                 "masked": 1,
                 "padded": 2,
                 "cut": 1,
+                "skipped_tokens": 0,
                 "repeated": 3,
                 "skipped": {"empty": 4, "not a string": 1},
                 "epochs": [
-                    {"epoch": 1, "read": 15, "trained": 13, "masked": 1, "padded": 2, "cut": 1},
-                    {"epoch": 2, "read": 3, "trained": 3, "masked": 0, "padded": 0, "cut": 0},
+                    {"epoch": 1, "read": 15, "trained": 13, "masked": 1, "padded": 2, "cut": 1, **nothing},
+                    {"epoch": 2, "read": 3, "trained": 3, "masked": 0, "padded": 0, "cut": 0, **nothing},
                 ],
             }
         },
@@ -60,14 +64,20 @@ def test_the_file_has_totals_sources_and_epochs_counted_from_one():
 
 
 @settings(max_examples=60, deadline=None)
-@given(steps=st.lists(st.dictionaries(KEYS, COUNTS, max_size=4), max_size=8), skipped=st.integers(0, 9))
-def test_any_ledger_survives_json_and_adds_up(steps, skipped):
+@given(steps=STEPS, left_out=STEPS, skipped=st.integers(0, 9))
+def test_any_ledger_survives_json_and_adds_up(steps, left_out, skipped):
     ledger = Ledger()
     for step in steps:
         ledger.add(step)
+    for step in left_out:
+        ledger.leave_out(step, "asked")
     ledger.set_skipped({"empty": skipped}, "code")
     again = Ledger.from_dict(json.loads(json.dumps(ledger.to_dict())))
-    assert again.to_dict() == ledger.to_dict()
+    written = ledger.to_dict()
+    assert again.to_dict() == written
+    for line in (written, *(e for source in written["sources"].values() for e in source["epochs"])):
+        assert line["read"] == line["trained"] + line["masked"] + line["cut"] + line["skipped_tokens"]
+    assert written["skipped_tokens"] == sum(c.read for step in left_out for c in step.values())
     trained = sum(counts.trained for step in steps for counts in step.values())
     later = sum(counts.trained for step in steps for key, counts in step.items() if key.epoch > 0)
     again.check(trained)

@@ -11,10 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protolith.data.document_rows import DocumentRows
 from protolith.data.ledger import Ledger
 from protolith.data.loader import EvalLoader, StepBatches, StepLoader, share
-from protolith.data.packing import DocumentRows, RowCounts, WindowRows
+from protolith.data.packing import RowCounts
 from protolith.data.rows import CountKey, RowStream
+from protolith.data.window_rows import WindowRows
 from protolith.errors import ShardError
 from tests.data.shard_fixtures import counting_pool, pool_of, random_documents
 

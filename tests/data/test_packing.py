@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protolith.data import packing
-from protolith.data.packing import NO_TARGET, DocumentRows, RowCounts, RowSource, WindowRows
+from protolith.data import document_index
+from protolith.data.document_rows import DocumentRows
+from protolith.data.packing import NO_TARGET, RowCounts, RowSource
 from protolith.data.shards import TokenPool
+from protolith.data.window_rows import WindowRows
 from protolith.errors import CorpusTooSmallError, DataError, ShardError
 from tests.data.shard_fixtures import EOS, counting_pool, pool_of, random_documents, write_shard
 
@@ -149,7 +151,7 @@ def test_documents_map_to_rows_whatever_makes_none(tmp_path_factory, lengths, se
         return
     pool = pool_of(folder, *shards, token_bytes=(4, 2))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "_INDEX_PIECE", piece)
+        patch.setattr(document_index, "_PIECE", piece)
         if not documents:
             with pytest.raises(CorpusTooSmallError, match="none of at least 2 tokens"):
                 DocumentRows(pool, seq_len)

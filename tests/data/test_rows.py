@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protolith.data.packing import DocumentRows, RowCounts, WindowRows
+from protolith.data.document_rows import DocumentRows
+from protolith.data.packing import RowCounts
 from protolith.data.rows import CountKey, RowStream
+from protolith.data.window_rows import WindowRows
 from tests.data.shard_fixtures import counting_pool, pool_of, random_documents
 
 

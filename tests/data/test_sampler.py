@@ -145,3 +145,27 @@ def test_sizes_and_keys_that_make_no_sense_are_refused():
     with pytest.raises(ValueError):
         Permutation(5, b"short")
     assert permutation(5).take(np.array([], dtype=np.int64)).tolist() == []
+
+
+@settings(max_examples=80, deadline=None)
+@given(n=st.integers(1, 3000), block_rows=st.integers(1, 200), epoch=st.integers(0, 3))
+def test_rows_in_blocks_come_once_each(n, block_rows, epoch):
+    order = row_order(5, epoch, n, "blocks", block_rows=block_rows)
+    taken = order.take(np.arange(n))
+    assert np.array_equal(np.sort(taken), np.arange(n))
+    some = np.arange(0, n, 7)
+    assert order.take(some).tolist() == [order.at(int(position)) for position in some]
+
+
+def test_blocks_are_read_nearly_in_sequence_and_shuffled_all_the_same():
+    n, block = 100_000, 100
+    order = row_order(3, 0, n, "blocks", block_rows=block).take(np.arange(n))
+    touched = [len(np.unique(order[at : at + 16 * block] // block)) for at in range(0, n, 16 * block)]
+    assert max(touched) <= 34, "16 blocks at a time, each perhaps cut in two by the turn"
+    anywhere = row_order(3, 0, n, True).take(np.arange(n))
+    assert len(np.unique(anywhere[: 16 * block] // block)) > 700
+    assert np.mean(np.abs(np.diff(order)) == 1) < 0.01
+    again = row_order(3, 1, n, "blocks", block_rows=block).take(np.arange(n))
+    assert np.mean(again == order) < 0.001
+    first, second = (set((o[: 16 * block] // block).tolist()) for o in (order, again))
+    assert len(first & second) < 8

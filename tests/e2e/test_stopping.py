@@ -208,7 +208,7 @@ def test_a_stop_at_the_last_step_is_a_stop_while_its_validation_is_left(place, t
 
 def test_data_that_goes_bad_in_mid_run_costs_nothing(place, tmp_path, monkeypatch):
     """What was trained is saved before the error leaves."""
-    from protolith.data.packing import WindowRows
+    from protolith.data.window_rows import WindowRows
     from protolith.errors import ShardError
 
     reads = []

@@ -93,6 +93,13 @@ SOURCES = {
     "windows": {},
     "documents": {"data__packing": False, "model__activation_checkpointing": "full"},
     "streamed": {"data__streaming": True, "data__num_workers": 1},
+    "masked": {"data__document_mask": True, "data__eval_path": "val.jsonl"},
+    "mixed": {
+        "data__path": None,
+        "data__sources": [{"path": "corpus.jsonl", "weight": 2.0}, {"path": "val.jsonl", "weight": 1.0}],
+        "trainer__num_epochs": None,
+        "trainer__max_steps": 8,
+    },
     "shards": {"data__format": "tokens", "data__path": "few", "data__eval_path": "held"},
 }
 
@@ -101,13 +108,17 @@ SOURCES = {
 def test_an_epoch_ends_by_itself_with_the_numbers_of_one_process(place, tmp_path, source):
     """Odd rows, a small last step, fewer files than ranks, five held-out documents (T18, T20, T21)."""
     changes = {"trainer__max_steps": None, "trainer__num_epochs": 1, **SOURCES[source]}
-    changes = {key: str(place / v) if v in ("few", "held") else v for key, v in changes.items()}
+    for key in ("data__path", "data__eval_path"):
+        if changes.get(key):
+            changes[key] = str(place / changes[key])
+    for other in changes.get("data__sources", ()):
+        other["path"] = str(place / other["path"])
     one = tiny.train(place, **changes, trainer__batch_size=6, output__dir=str(tmp_path / "one"))
     for size, rows in ((2, 1), (3, 2)):
         run_dir = tmp_path / str(size)
         split = {"trainer__batch_size": rows, "trainer__gradient_accumulation": 6 // size // rows}
         ended = ranks.train(place, size, **changes, **split, output__dir=str(run_dir))
-        check_ended(ended, step=one.step, tokens=one.tokens, stopped_by="epochs")
+        check_ended(ended, step=one.step, tokens=one.tokens, stopped_by=one.stopped_by)
         check_near(run_dir, one.run_dir)
         assert read_json(RunDir(run_dir).ledger) == read_json(RunDir(one.run_dir).ledger)
 
@@ -206,14 +217,15 @@ def test_a_validation_that_one_rank_is_asked_to_leave_is_left_by_all(place, tmp_
         flag = StopFlag()
         original = loop.validate
 
-        def validate(engine, batches, stop):
-            def asked_at_the_third():
+        def validate(engine, sets, stop):
+            def asked_at_the_third(batches):
                 for number, batch in enumerate(batches):
                     if rank == 1 and number == 2:
                         flag.by = "user"
                     yield batch
 
-            return original(engine, asked_at_the_third(), stop)
+            asked = {name: asked_at_the_third(batches) for name, batches in sets.items()}
+            return original(engine, asked, stop)
 
         loop.validate = validate
         return tiny.train(place, request=Request(stop=flag), **changes)
@@ -256,7 +268,7 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_not_finite_for_all(place, tmp_
 
 
 def test_data_that_goes_bad_on_one_rank_ends_all_with_what_was_trained(place, tmp_path):
-    from protolith.data.packing import WindowRows
+    from protolith.data.window_rows import WindowRows
     from protolith.errors import ShardError
 
     def action(rank):

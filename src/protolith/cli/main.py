@@ -43,6 +43,7 @@ COMMANDS: dict[str, Entry] = {
     ),
     "plan": Entry("plan", "plan", "Say what a config would cost, before anything is spent."),
     "tokenizer train": Entry("tokenizer", "train", "Train a byte-level BPE tokenizer on text."),
+    "data show": Entry("data_show", "show", "Show a training row: its text, documents and what is masked."),
     "generate": Entry("generate", "generate", "Let a model go on with a text."),
     "eval": Entry("evaluate", "evaluate", "Held-out loss and perplexity of a model."),
     "export": Entry("export", "export", "Turn a checkpoint into a Hugging Face model folder."),
@@ -54,6 +55,7 @@ COMMANDS: dict[str, Entry] = {
 
 _GROUPS = {
     "tokenizer": "Tokenizers of your own.",
+    "data": "Token shards: proofs and views.",
     "config": "Configs and their schema.",
     "runs": "Runs and what they came to. Without a command: list those under DIR (default: output).",
 }

@@ -41,17 +41,18 @@ def check_available(config: TrainConfig | LoadedConfig) -> None:
 def _unavailable(config: TrainConfig) -> list[tuple[str, str, str]]:
     """(canonical key, what, hint) of each."""
     data, trainer = config.data, config.trainer
+    streamed = data.streaming and data.format == "text"
     rules: list[tuple[bool, str, str, str]] = [
         (
-            data.streaming and data.format == "text" and data.eval_split > 0,
+            streamed and data.eval_split > 0,
             "data.eval_split",
             "splitting streamed text",
             "name held-out text in data.eval_path",
         ),
-        (data.document_mask, "data.document_mask", "masking between documents", ""),
-        (data.packing == "best_fit", "data.packing", "best_fit", "use true or false"),
-        (data.sources is not None, "data.sources", "a mixture of sources", "use data.path"),
-        (data.weights is not None, "data.weights", "a mixture with weights", "leave it out"),
+        (streamed and data.document_mask, "data.document_mask", "masking in streamed text", ""),
+        (streamed and data.packing == "best_fit", "data.packing", "best_fit of streamed text", "use true"),
+        (streamed and data.sources is not None, "data.sources", "a mixture of streamed text", ""),
+        (streamed and data.weights is not None, "data.weights", "a mixture of streamed text", ""),
         (
             data.format == "tokens" and data.eval_split > 0,
             "data.eval_split",
@@ -75,6 +76,7 @@ def _unavailable(config: TrainConfig) -> list[tuple[str, str, str]]:
         (bool(config.fsdp), "fsdp", "the FSDP engine", "leave the section out"),
         (bool(config.deepspeed), "deepspeed", "the DeepSpeed engine", "leave the section out"),
         *_remote("data.path", data.path),
+        *_remote("data.sources", tuple(path for source in data.sources or () for path in source.path)),
         *_remote("data.eval_path", data.eval_path),
         *_remote("output.dir", (config.output.dir,)),
     ]

@@ -125,7 +125,33 @@ def _sources(config: TrainConfig, say: Say) -> list[Contradiction]:
             )
         elif not any(weight > 0 for weight in data.weights):
             found.append(Contradiction(("data.weights",), f"{say('data.weights')}: all weights are 0"))
-    return found
+    if data.sources is not None:
+        names = [source.name for source in data.sources if source.name is not None]
+        if len(set(names)) != len(names):
+            found.append(
+                Contradiction(("data.sources",), f"{say('data.sources')}: two sources have one name")
+            )
+    return [*found, *_stages(config, say)]
+
+
+def _stages(config: TrainConfig, say: Say) -> list[Contradiction]:
+    data, name = config.data, say("data.stages")
+    if not data.stages:
+        return []
+    num_sources = len(data.sources) if data.sources is not None else len(data.weights or ())
+    if not num_sources:
+        needed = _or([key for key in (say("data.sources"), say("data.weights")) if key])
+        return [Contradiction(("data.stages",), f"{name}: there are no weights to change", f"give {needed}")]
+    found, last = [], 1
+    for number, stage in enumerate(data.stages):
+        if len(stage.weights) != num_sources:
+            found.append(f"stage {number + 1} has {len(stage.weights)} weights for {num_sources} sources")
+        elif not any(weight > 0 for weight in stage.weights):
+            found.append(f"all weights of stage {number + 1} are 0")
+        if stage.from_step <= last:
+            found.append(f"stage {number + 1} begins at step {stage.from_step}, not after step {last}")
+        last = stage.from_step
+    return [Contradiction(("data.stages",), f"{name}: {text}") for text in found]
 
 
 def config_warnings(
@@ -155,6 +181,12 @@ def config_warnings(
             told.append(
                 f"{say('data.streaming')} has no effect with format tokens: shards are never loaded whole"
             )
+    beyond = [s.from_step for s in data.stages or () if -1 < trainer.max_steps < s.from_step]
+    if beyond:
+        told.append(
+            f"{say('data.stages')}: stages from step {beyond[0]} on have no effect: the run has "
+            f"{trainer.max_steps} steps"
+        )
     if data.document_mask and data.packing is False:
         told.append(f"{say('data.document_mask')} has no effect with one document a row")
     if trainer.scheduler == "constant" and (trainer.warmup_steps or trainer.warmup_ratio):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -54,6 +54,11 @@ def _no_number(value: Any) -> Any:
             f"expected true, false or a word, got {show(value)}", f"write {'true' if value else 'false'}"
         )
     return value
+
+
+def _shuffle_word(value: Any) -> Any:
+    """rows and none are other words for true and false."""
+    return {"rows": True, "none": False}.get(value, value) if isinstance(value, str) else value
 
 
 def _whole(value: Any) -> Any:
@@ -159,5 +164,11 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Beta = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 PairOfBetas = Annotated[tuple[Beta, Beta], BeforeValidator(_as_tuple)]
+Shuffle = Annotated[
+    Literal[True, False, "blocks"],
+    BeforeValidator(_shuffle_word),
+    BeforeValidator(_no_number),
+    WithJsonSchema({"enum": [True, False, "rows", "blocks", "none"]}),
+]
 Table = Annotated[dict[str, Any], BeforeValidator(_empty_if_blank), AfterValidator(_json_table)]
 NoNumber = BeforeValidator(_no_number)

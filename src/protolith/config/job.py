@@ -96,6 +96,8 @@ TABLE = (
     JobKey("data.shuffle", "data.shuffle"),
     JobKey("data.num_workers", "data.num_workers"),
     JobKey("data.weights", "data.weights"),
+    JobKey("data.stages", "data.stages"),
+    JobKey("data.packing", "data.packing"),
     JobKey("data.document_mask", "data.document_mask"),
     JobKey(
         "data.eos_token",

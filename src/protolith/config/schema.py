@@ -25,6 +25,7 @@ from protolith.config.sections import (
     OutputConfig,
     Section,
     Source,
+    Stage,
     TrainerConfig,
 )
 
@@ -36,6 +37,7 @@ __all__ = [
     "OutputConfig",
     "Section",
     "Source",
+    "Stage",
     "TrainConfig",
     "TrainerConfig",
 ]

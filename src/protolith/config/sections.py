@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, Va
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from protolith.config.fields import (
+    MAX_COUNT,
     Count,
     CountOrZero,
     Limit,
@@ -26,6 +27,7 @@ from protolith.config.fields import (
     Positive,
     Seed,
     Share,
+    Shuffle,
     Table,
     Text,
     TokenCount,
@@ -73,6 +75,16 @@ class Source(Section):
     name: Annotated[Name | None, Field(description="name in metrics and ledger; default: from the path")] = (
         None
     )
+
+
+class Stage(Section):
+    """New weights of a mixture, from a step on. Each source goes on where it stands."""
+
+    from_step: Annotated[int, Field(ge=2, le=MAX_COUNT, description="first step with these weights")]
+    weights: Annotated[
+        ManyOf[NonNegative],
+        Field(description="share of the tokens of each source, in the order of the sources"),
+    ]
 
 
 class ModelConfig(Section):
@@ -153,9 +165,22 @@ class DataConfig(Section):
     ] = True
     max_seq_length: Annotated[int, Field(ge=1, le=2**24, description="row length, in tokens")] = 2048
     streaming: Annotated[bool, Field(description="read while training, without a token cache")] = False
-    document_mask: Annotated[bool, Field(description="documents in one row do not see each other")] = False
+    document_mask: Annotated[
+        bool,
+        Field(
+            description=(
+                "documents in one row do not see each other: attention and positions begin anew with each"
+            )
+        ),
+    ] = False
     shuffle: Annotated[
-        bool, Field(description="a new random order of rows each epoch; false: the order of the data")
+        Shuffle,
+        Field(
+            description=(
+                "true (or rows): a new random order of rows each epoch; blocks: nearly sequential reads, "
+                "for network file systems; false (or none): the order of the data"
+            )
+        ),
     ] = True
     seed: Annotated[Seed, Field(description="seed of the order of rows and of eval_split")] = 42
     num_workers: Annotated[
@@ -187,7 +212,16 @@ class DataConfig(Section):
     ] = None
     weights: Annotated[
         ManyOf[NonNegative] | None,
-        Field(description="share of the tokens of each entry of path, relative to the others"),
+        Field(
+            description=(
+                "share of the tokens of each entry of path, relative to the others; 0: never. Each entry is "
+                "then a source of its own"
+            )
+        ),
+    ] = None
+    stages: Annotated[
+        ManyOf[Stage] | None,
+        Field(description="other weights from a step on: a list of from_step, weights"),
     ] = None
     eos_token: Annotated[
         Text | None,

@@ -25,7 +25,7 @@ end with the iteration: exhausted, closed, or left by an exception; ``with StepL
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,17 +36,20 @@ from torch import Tensor
 
 from protolith.data.iteration import OneIteration
 from protolith.data.packing import NO_TARGET, PADDING_INPUT, Rows, RowSource
-from protolith.data.rows import RowSequence, StepCounts
+from protolith.data.row_ranges import Range, StepRows, merged, step_rows
+from protolith.data.rows import Origin, RowSequence, StepCounts, add_counts, join_rows
 
 
 @dataclass(frozen=True)
 class Batch:
     """One micro-batch. inputs: int64[B, T]; targets: int64[B, T], -100 where there is none;
-    num_targets: those of this micro-batch."""
+    num_targets: those of this micro-batch; positions: int64[B, T], from 0 in each document, where documents
+    do not see each other, else None."""
 
     inputs: Tensor
     targets: Tensor
     num_targets: int
+    positions: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,11 @@ class StepBatches:
         next_row: the run's next row after this step: all that a resume needs.
         num_targets: targets of the whole global batch.
         counts: what became of the tokens of the whole global batch, by source and epoch.
+        left_out: tokens of rows that this step jumped over, in the same form.
+        origins: gives where its rows come from.
         epoch: the epoch (from 0) of the step's first row; a step may run across into the next.
         position: where streamed text goes on after this step, in JSON types; empty where ``next_row`` is all.
-        last: streamed text ends with this step. (Other rows are counted beforehand.)
+        last: the rows end with this step.
     """
 
     micro_batches: list[Batch]
@@ -70,6 +75,8 @@ class StepBatches:
     epoch: int
     position: Mapping[str, Any] = field(default_factory=dict)
     last: bool = False
+    left_out: StepCounts = field(default_factory=dict)
+    origins: Callable[[], list[Origin]] = list
 
 
 def share(num_rows: int, rank: int, world_size: int) -> tuple[int, int]:
@@ -84,6 +91,7 @@ class StepLoader(OneIteration[StepBatches]):
         sequence: the run's rows, such as a ``RowStream``.
         micro_batch_rows, accumulation, rank, world_size: see the top of this file.
         num_workers: threads that read ahead; 0 reads when asked.
+        left_out: ranges of rows that no step takes, see ``data/row_ranges.py``.
     """
 
     def __init__(
@@ -97,6 +105,7 @@ class StepLoader(OneIteration[StepBatches]):
         start_row: int = 0,
         stop_row: int | None = None,
         num_workers: int = 0,
+        left_out: Sequence[Range] = (),
     ) -> None:
         if min(micro_batch_rows, accumulation, world_size) < 1 or not 0 <= rank < world_size:
             raise ValueError(
@@ -107,29 +116,33 @@ class StepLoader(OneIteration[StepBatches]):
         self.global_rows = world_size * accumulation * micro_batch_rows
         self.start_row = start_row
         self.stop_row = stop_row
-        self._sequence = sequence
+        self.sequence = sequence
         self._micro_batch_rows = micro_batch_rows
         self._rank = rank
         self._world_size = world_size
         self._num_workers = num_workers
+        self._left_out = merged(left_out)
         super().__init__(ahead=num_workers > 0)
 
-    def _starts(self) -> Iterator[int]:
+    def _rows_of_steps(self) -> Iterator[StepRows]:
         start = self.start_row
-        while self.stop_row is None or start < self.stop_row:
-            yield start
-            start += self.global_rows
+        while (rows := self._rows_from(start)) is not None:
+            yield rows
+            start = rows.next_row
+
+    def _rows_from(self, start: int) -> StepRows | None:
+        return step_rows(start, self.global_rows, self._left_out, self.stop_row)
 
     def _read_when_asked(self) -> Generator[StepBatches, None, None]:
-        for start in self._starts():
-            yield self._step(start)
+        for rows in self._rows_of_steps():
+            yield self._step(rows)
 
     def _prefetched(self) -> Generator[StepBatches, None, None]:
         threads = ThreadPoolExecutor(self._num_workers, thread_name_prefix="rows")
         ahead: deque[Future[StepBatches]] = deque()
         try:
-            for start in self._starts():
-                ahead.append(threads.submit(self._step, start))
+            for rows in self._rows_of_steps():
+                ahead.append(threads.submit(self._step, rows))
                 if len(ahead) >= 2 * self._num_workers:
                     yield ahead.popleft().result()
             while ahead:
@@ -137,27 +150,30 @@ class StepLoader(OneIteration[StepBatches]):
         finally:
             threads.shutdown(wait=True, cancel_futures=True)
 
-    def _step(self, start: int) -> StepBatches:
-        stop = start + self.global_rows
-        if self.stop_row is not None:
-            stop = min(stop, self.stop_row)
-        counts = self._sequence.counts(start, stop)
+    def _step(self, rows: StepRows) -> StepBatches:
+        counts = self._counts(rows.taken)
         return StepBatches(
-            micro_batches=self._micro_batches(start, stop - start),
-            next_row=stop,
+            micro_batches=self._micro_batches(rows),
+            next_row=rows.next_row,
             num_targets=sum((c.trained for c in counts.values()), 0),
             counts=counts,
-            epoch=self._sequence.epoch_of(start),
+            epoch=self.sequence.epoch_of(rows.taken[0][0]),
+            last=self._rows_from(rows.next_row) is None,
+            left_out=self._counts(rows.jumped),
+            origins=lambda: [origin for part in rows.taken for origin in self.sequence.origins(*part)],
         )
 
-    def _micro_batches(self, start: int, num_rows: int) -> list[Batch]:
+    def _counts(self, ranges: Sequence[Range]) -> StepCounts:
+        return add_counts(self.sequence.counts(*part) for part in ranges)
+
+    def _micro_batches(self, rows: StepRows) -> list[Batch]:
         return deal(
-            lambda begin, end: self._sequence.read(start + begin, start + end),
-            num_rows,
+            lambda begin, end: join_rows([self.sequence.read(*part) for part in rows.between(begin, end)]),
+            rows.num_rows,
             micro_batch_rows=self._micro_batch_rows,
             rank=self._rank,
             world_size=self._world_size,
-            seq_len=self._sequence.seq_len,
+            seq_len=self.sequence.seq_len,
         )
 
 
@@ -229,7 +245,8 @@ class EvalLoader:
 
 def _batch(rows: Rows) -> Batch:
     num_targets = int(np.count_nonzero(rows.targets != NO_TARGET))
-    return Batch(torch.from_numpy(rows.inputs), torch.from_numpy(rows.targets), num_targets)
+    positions = None if rows.positions is None else torch.from_numpy(rows.positions)
+    return Batch(torch.from_numpy(rows.inputs), torch.from_numpy(rows.targets), num_targets, positions)
 
 
 def _filler(seq_len: int) -> Batch:

@@ -7,25 +7,27 @@ Comes in: a ``RowSource`` and a seed. Goes out: rows by their number in the run,
 so which row is number g depends on nothing but (seed, g): not on ranks, workers, batches, or where the run
 was interrupted. The state is one integer, the number of the next row, and the caller keeps it.
 
-The loader asks a ``RowSequence`` for two things only, the rows of a range and what became of their tokens
-by source and epoch, so a sequence over several sources can stand in the same place.
+The loader asks a ``RowSequence`` for little, the rows of a range and what became of their tokens by source
+and epoch, so a sequence over several sources (``data/mixture.py``) can stand in the same place.
 
 Cost: the order is computed in blocks of 1024 places, the last of which is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from protolith.data.packing import Ints, Row, RowCounts, Rows, RowSource
+from protolith.data.packing import Ints, Row, RowCounts, Rows, RowSource, Segment
 from protolith.data.sampler import row_order
 
 DEFAULT_SOURCE = "data"
 _BLOCK = 1024
+#: Tokens of a block that ``shuffle: blocks`` reads at one go.
+_SHUFFLE_BLOCK_TOKENS = 1 << 21
 
 
 class CountKey(NamedTuple):
@@ -38,6 +40,24 @@ class CountKey(NamedTuple):
 StepCounts = dict[CountKey, RowCounts]
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Where a row of the run comes from.
+
+    Attributes:
+        row: its number in the run.
+        source, epoch: whose row it is, in which of its passes (from 0).
+        number: its number among the source's rows.
+        segments: the documents in it.
+    """
+
+    row: int
+    source: str
+    epoch: int
+    number: int
+    segments: tuple[Segment, ...]
+
+
 class RowSequence(Protocol):
     """Rows by their number in the run."""
 
@@ -48,6 +68,9 @@ class RowSequence(Protocol):
 
     def counts(self, start: int, stop: int) -> StepCounts:
         """What became of their tokens; reads none of them."""
+
+    def origins(self, start: int, stop: int) -> list[Origin]:
+        """Where they come from."""
 
     def epoch_of(self, row: int) -> int:
         """The epoch, counted from 0, that a row of the run falls in."""
@@ -67,17 +90,25 @@ class RowStream:
     Args:
         source: the rows.
         seed: any whole number; another seed is another order.
-        shuffle: off means as they lie, in every epoch.
+        shuffle: True: any row anywhere; "blocks": nearly sequential reads; False: as they lie.
         name: how the ledger calls this source.
+        purpose: sources of one run get orders of their own by different ones.
     """
 
     def __init__(
-        self, source: RowSource, *, seed: int, shuffle: bool = True, name: str = DEFAULT_SOURCE
+        self,
+        source: RowSource,
+        *,
+        seed: int,
+        shuffle: bool | str = True,
+        name: str = DEFAULT_SOURCE,
+        purpose: str = "rows",
     ) -> None:
         self.source = source
         self.name = name
         self.seed = seed
         self.shuffle = shuffle
+        self.purpose = purpose
         self.seq_len = source.seq_len
         # Replaced as a whole, never changed: threads may read it, and at worst compute a block twice.
         self._block: tuple[int, int, Ints] = (-1, -1, np.empty(0, dtype=np.int64))
@@ -96,19 +127,20 @@ class RowStream:
 
     def read(self, start: int, stop: int) -> Rows:
         parts = [self.source.read(span.numbers) for span in self.spans(start, stop)]
-        if len(parts) == 1:
-            return parts[0]
-        empty = np.empty((0, self.seq_len), dtype=np.int64)
-        return Rows(
-            np.concatenate([empty, *(part.inputs for part in parts)]),
-            np.concatenate([empty, *(part.targets for part in parts)]),
-        )
+        return join_rows(parts) if parts else self.source.read(np.empty(0, dtype=np.int64))
 
     def counts(self, start: int, stop: int) -> StepCounts:
         return {
             CountKey(self.name, span.epoch): self.source.counts(span.numbers)
             for span in self.spans(start, stop)
         }
+
+    def origins(self, start: int, stop: int) -> list[Origin]:
+        numbers = [(span.epoch, int(number)) for span in self.spans(start, stop) for number in span.numbers]
+        return [
+            Origin(row, self.name, epoch, number, tuple(self.source.segments(number)))
+            for row, (epoch, number) in enumerate(numbers, start)
+        ]
 
     def epoch_of(self, row: int) -> int:
         return row // self.source.num_rows
@@ -132,6 +164,35 @@ class RowStream:
         if (held_epoch, held_block) != (epoch, block):
             num_rows = self.source.num_rows
             places = np.arange(block * _BLOCK, min((block + 1) * _BLOCK, num_rows), dtype=np.int64)
-            numbers = row_order(self.seed, epoch, num_rows, self.shuffle).take(places)
+            order = row_order(
+                self.seed,
+                epoch,
+                num_rows,
+                self.shuffle,
+                block_rows=max(1, _SHUFFLE_BLOCK_TOKENS // self.seq_len),
+                purpose=self.purpose,
+            )
+            numbers = order.take(places)
             self._block = (epoch, block, numbers)
         return numbers
+
+
+def add_counts(parts: Iterable[StepCounts]) -> StepCounts:
+    """The sum, source by source and epoch by epoch."""
+    total: StepCounts = {}
+    for part in parts:
+        for key, more in part.items():
+            total[key] = total[key] + more if key in total else more
+    return total
+
+
+def join_rows(parts: Sequence[Rows]) -> Rows:
+    """Rows one after another; at least one part."""
+    if len(parts) == 1:
+        return parts[0]
+    positions = [part.positions for part in parts if part.positions is not None]
+    return Rows(
+        np.concatenate([part.inputs for part in parts]),
+        np.concatenate([part.targets for part in parts]),
+        np.concatenate(positions) if positions else None,
+    )

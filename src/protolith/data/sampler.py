@@ -27,6 +27,8 @@ Indices = npt.NDArray[np.int64]
 _ROUNDS = 8
 _MAX_SIZE = 2**60
 _MASK = 2**64 - 1
+#: Blocks whose rows are shuffled together.
+_MIXED_BLOCKS = 16
 _MULTIPLY_1 = 0xBF58476D1CE4E5B9
 _MULTIPLY_2 = 0x94D049BB133111EB
 
@@ -46,9 +48,27 @@ def permutation_key(seed: int, epoch: int, purpose: str) -> bytes:
     return hashlib.blake2b(f"{purpose}\0{seed}\0{epoch}".encode(), digest_size=8 * _ROUNDS).digest()
 
 
-def row_order(seed: int, epoch: int, num_rows: int, shuffle: bool) -> RowOrder:
-    """The order of the rows in one epoch; as they lie when ``shuffle`` is off."""
-    return Permutation(num_rows, permutation_key(seed, epoch, "rows")) if shuffle else AsTheyLie(num_rows)
+def row_order(
+    seed: int,
+    epoch: int,
+    num_rows: int,
+    shuffle: bool | str,
+    *,
+    block_rows: int = 1,
+    purpose: str = "rows",
+) -> RowOrder:
+    """The order of the rows in one epoch.
+
+    Args:
+        shuffle: True: any row anywhere; "blocks": see ``BlockOrder``; False: as they lie.
+        block_rows: neighbouring rows of a block.
+        purpose: another one is another order of the same seed.
+    """
+    if not shuffle:
+        return AsTheyLie(num_rows)
+    if shuffle == "blocks":
+        return BlockOrder(num_rows, block_rows, seed, epoch, purpose)
+    return Permutation(num_rows, permutation_key(seed, epoch, purpose))
 
 
 class AsTheyLie:
@@ -120,6 +140,47 @@ class Permutation:
             else:
                 _move_round(high, low, key, self._high)
         return high * np.uint64(self._low) + low
+
+
+class BlockOrder:
+    """Rows shuffled within a few blocks of neighbours at a time: nearly sequential reads.
+
+    The rows, turned by a random amount so that no block border is the same in two epochs, are cut into
+    blocks; blocks come in random order, and the rows of every 16 that follow one another are shuffled
+    together. A corpus of up to 16 blocks is so shuffled as a whole.
+    """
+
+    def __init__(self, n: int, block_rows: int, seed: int, epoch: int, purpose: str) -> None:
+        self.n = n
+        self._block_rows = block_rows
+        self._seed, self._epoch, self._purpose = seed, epoch, purpose
+        self._whole = n // block_rows
+        self._turn = Permutation(n, permutation_key(seed, epoch, f"{purpose} turned")).at(0)
+        key = permutation_key(seed, epoch, f"{purpose} blocks")
+        self._blocks = Permutation(self._whole, key) if self._whole else None
+        self._mixed_rows = _MIXED_BLOCKS * block_rows
+
+    def at(self, position: int) -> int:
+        _check_position(position, self.n)
+        return int(self.take(np.array([position], dtype=np.int64))[0])
+
+    def take(self, positions: Indices) -> Indices:
+        _check_positions(positions, self.n)
+        groups = positions // self._mixed_rows
+        rows = np.empty_like(positions)
+        for group in np.unique(groups).tolist():
+            here = groups == group
+            first = group * self._mixed_rows
+            size = min(self._mixed_rows, self.n - first)
+            key = permutation_key(self._seed, self._epoch, f"{self._purpose} mixed {group}")
+            rows[here] = first + Permutation(size, key).take(positions[here] - first)
+        slots, within = np.divmod(rows, self._block_rows)
+        blocks = slots.copy()  # the last, short block stands last
+        if self._blocks is not None:
+            whole = slots < self._whole
+            blocks[whole] = self._blocks.take(slots[whole])
+        turned: Indices = (blocks * self._block_rows + within + self._turn) % self.n
+        return turned
 
 
 def _scaled_hash(value: int, key: int, size: int) -> int:

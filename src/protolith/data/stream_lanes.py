@@ -56,11 +56,13 @@ class Documents:
 
 @dataclass(frozen=True)
 class StreamRow:
-    """inputs: int64[S]; targets: int64[S], -100 where there is none; counts: of its tokens, by epoch."""
+    """inputs: int64[S]; targets: int64[S], -100 where there is none; counts: of its tokens, by epoch; block:
+    the last one that its tokens are of."""
 
     inputs: Ints
     targets: Ints
     counts: EpochCounts
+    block: BlockName | None = None
 
 
 class Lane(Protocol):
@@ -191,7 +193,7 @@ class WindowLane:
             last = max(counts)
             counts[last] += RowCounts(padded=padded)
         self._start += num_targets
-        return StreamRow(*row, counts)
+        return StreamRow(*row, counts, self.block)
 
     def _epoch_at(self, place: int) -> int:
         return next(epoch for epoch, end in self._borders if place < end)
@@ -253,7 +255,7 @@ class DocumentLane:
             cut=length - 1 - trained,
         )
         epoch = self.block.epoch if self.block is not None else 0
-        return StreamRow(*_row_of(ids.astype(np.int64), self._seq_len), {epoch: counts})
+        return StreamRow(*_row_of(ids.astype(np.int64), self._seq_len), {epoch: counts}, self.block)
 
 
 def _row_of(tokens: Ints, seq_len: int) -> tuple[Ints, Ints]:

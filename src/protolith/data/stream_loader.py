@@ -14,7 +14,7 @@ from __future__ import annotations
 import queue
 import tempfile
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,8 +25,9 @@ import numpy as np
 
 from protolith.data.iteration import OneIteration
 from protolith.data.loader import StepBatches, deal
-from protolith.data.packing import RowCounts, Rows
-from protolith.data.rows import CountKey, StepCounts
+from protolith.data.packing import NO_TARGET, Rows, Segment
+from protolith.data.row_ranges import Range, merged, step_rows
+from protolith.data.rows import CountKey, Origin, StepCounts, add_counts
 from protolith.data.stream_lanes import StreamRow
 from protolith.data.streams import StreamRows, TextStream
 from protolith.data.tokenize_block import BlockTokens
@@ -50,6 +51,7 @@ class StreamLoader(OneIteration[StepBatches]):
         num_epochs: the text ends after so many passes; None: never.
         stop_row: rows of the whole run, those before ``position`` included; None: no such limit.
         num_workers: processes that tokenize; 0: none but this.
+        left_out: ranges of rows that are read and not trained on.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class StreamLoader(OneIteration[StepBatches]):
         num_epochs: int | None = None,
         stop_row: int | None = None,
         num_workers: int = 0,
+        left_out: Sequence[Range] = (),
     ) -> None:
         if min(micro_batch_rows, accumulation, world_size) < 1 or not 0 <= rank < world_size:
             raise ValueError(
@@ -80,6 +83,7 @@ class StreamLoader(OneIteration[StepBatches]):
         self._num_epochs = num_epochs
         self._stop_row = stop_row
         self._num_workers = num_workers
+        self._left_out = merged(left_out)
         super().__init__(ahead=num_workers > 0)
         #: the position is of other text: its epoch begins anew
         self.restarts = bool(self._position) and self._position["shape"] != stream.shape()
@@ -163,22 +167,25 @@ class StreamLoader(OneIteration[StepBatches]):
             yield replace(held, last=True, position=end)
 
     def _step(self, rows: StreamRows) -> StepBatches | None:
-        wanted = self.global_rows
-        if self._stop_row is not None:
-            wanted = min(wanted, self._stop_row - rows.num_rows)
+        here = step_rows(rows.num_rows, self.global_rows, self._left_out, self._stop_row)
+        if here is None:
+            return None
         taken: list[StreamRow] = []
-        epoch = rows.epoch
-        while len(taken) < wanted and (row := rows.next_row()) is not None:
-            if not taken:
-                epoch = min(row.counts)
-            taken.append(row)
+        numbers: list[int] = []
+        jumped: list[StreamRow] = []
+        while rows.num_rows < here.next_row:
+            number = rows.num_rows
+            row = rows.next_row()
+            if row is None:
+                break
+            if any(start <= number < stop for start, stop in here.taken):
+                taken.append(row)
+                numbers.append(number)
+            else:
+                jumped.append(row)
         if not taken:
             return None
-        counts: StepCounts = {}
-        for row in taken:
-            for of_epoch, more in row.counts.items():
-                key = CountKey(self.stream.name, of_epoch)
-                counts[key] = counts.get(key, RowCounts()) + more
+        counts = self._counts(taken)
         return StepBatches(
             micro_batches=deal(
                 lambda begin, end: _stacked(taken[begin:end]),
@@ -191,9 +198,25 @@ class StreamLoader(OneIteration[StepBatches]):
             next_row=rows.num_rows,
             num_targets=sum(count.trained for count in counts.values()),
             counts=counts,
-            epoch=epoch,
+            epoch=min(taken[0].counts),
             position=rows.position(),
+            left_out=self._counts(jumped),
+            origins=lambda: [self._origin(*pair) for pair in zip(numbers, taken, strict=True)],
         )
+
+    def _counts(self, rows: Sequence[StreamRow]) -> StepCounts:
+        return add_counts(
+            {CountKey(self.stream.name, epoch): more for epoch, more in row.counts.items()} for row in rows
+        )
+
+    def _origin(self, number: int, row: StreamRow) -> Origin:
+        """Of streamed text it is known which part of which file a row ends in, and no document's number."""
+        if row.block is None:
+            return Origin(number, self.stream.name, min(row.counts), number, ())
+        file, begin = self.stream.text.place_of(row.block.chunk)
+        num_tokens = int(np.count_nonzero(row.targets != NO_TARGET))
+        part = Segment(file, None, 0, num_tokens, begin)
+        return Origin(number, self.stream.name, row.block.epoch, number, (part,))
 
 
 def _stacked(rows: list[StreamRow]) -> Rows:

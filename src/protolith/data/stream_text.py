@@ -84,6 +84,12 @@ class ChunkedText:
         elif part == 0:
             yield self._plain_block(number, chunk)
 
+    def place_of(self, chunk: int) -> tuple[str, int]:
+        """The name of the file a chunk is of, and the byte of it with which the chunk begins."""
+        number = int(np.searchsorted(self._first_chunks, chunk, side="right")) - 1
+        within = (chunk - int(self._first_chunks[number])) * self.chunk_bytes
+        return self.files[number].name, 0 if self._compressed[number] else within
+
     def is_compressed(self, file: int) -> bool:
         """Whether file number ``file`` is one chunk whose parts follow one another."""
         return self._compressed[file]

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from protolith.distributed.engine import EngineState
-from protolith.distributed.single import SingleEngine
+from protolith.distributed.single import SingleEngine, autocast
 from protolith.distributed.world import World
 from protolith.errors import RunFailedError
 
@@ -67,17 +67,23 @@ class DdpEngine(SingleEngine):
         self._check_same_weights()
 
     def forward_backward(
-        self, inputs_BT: Tensor, targets_BT: Tensor, num_targets: int, *, last: bool = True
+        self,
+        inputs_BT: Tensor,
+        targets_BT: Tensor,
+        num_targets: int,
+        positions_BT: Tensor | None = None,
+        *,
+        last: bool = True,
     ) -> Tensor:
-        inputs_BT, targets_BT = self._move(inputs_BT), self._move(targets_BT)
+        batch = self._move(inputs_BT, targets_BT, positions_BT)
         with nullcontext() if last else self._shared.no_sync():
-            with self._autocast():
-                loss_sum = self._shared(inputs_BT, targets_BT)
+            with autocast(self.device, self.precision):
+                loss_sum = self._shared(*batch)
             self.scaler.scale(loss_sum / num_targets).backward()
         return loss_sum.detach()  # type: ignore[no-any-return]
 
-    def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor) -> float:
-        return self.total([super().evaluate(inputs_BT, targets_BT)])
+    def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor, positions_BT: Tensor | None = None) -> float:
+        return self.total([super().evaluate(inputs_BT, targets_BT, positions_BT)])
 
     def total(self, values: list[Tensor] | list[float]) -> float:
         return self.world.total([super().total(values)])[0]

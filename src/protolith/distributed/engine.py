@@ -42,9 +42,19 @@ class Engine(Protocol):
     """One process or many; the loop cannot tell."""
 
     def forward_backward(
-        self, inputs_BT: Tensor, targets_BT: Tensor, num_targets: int, *, last: bool = True
+        self,
+        inputs_BT: Tensor,
+        targets_BT: Tensor,
+        num_targets: int,
+        positions_BT: Tensor | None = None,
+        *,
+        last: bool = True,
     ) -> Tensor:
-        """Add the gradient of ``sum of token losses / num_targets``; ``last``: of this step.
+        """Add the gradient of ``sum of token losses / num_targets``.
+
+        Args:
+            positions_BT: from 0 in each document, where documents do not see each other.
+            last: of this step: gradients of all ranks are summed with it.
 
         Returns the sum of this rank's token losses: an fp32 scalar on the device, not waited for.
         """
@@ -52,7 +62,7 @@ class Engine(Protocol):
     def total(self, values: list[Tensor] | list[float]) -> float:
         """The sum of these scalars and of those of all other ranks; waits for the device."""
 
-    def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor) -> float:
+    def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor, positions_BT: Tensor | None = None) -> float:
         """Sum of token losses over the batches of all ranks, without gradients and with dropout off."""
 
     def step(self, learning_rate: float, *, apply: bool) -> StepOutcome:

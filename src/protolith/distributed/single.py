@@ -16,6 +16,13 @@ from protolith.errors import CheckpointError
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """The arithmetic of the model at "fp32", "bf16" or "fp16"."""
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=_AUTOCAST[precision])
+
+
 class SingleEngine:
     """The plain engine: the reference that all others are compared with.
 
@@ -47,17 +54,18 @@ class SingleEngine:
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
         self._parameters = [p for p in module.parameters() if p.requires_grad]
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self.precision == "fp32":
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=_AUTOCAST[self.precision])
-
     def forward_backward(
-        self, inputs_BT: Tensor, targets_BT: Tensor, num_targets: int, *, last: bool = True
+        self,
+        inputs_BT: Tensor,
+        targets_BT: Tensor,
+        num_targets: int,
+        positions_BT: Tensor | None = None,
+        *,
+        last: bool = True,
     ) -> Tensor:
-        inputs_BT, targets_BT = self._move(inputs_BT), self._move(targets_BT)
-        with self._autocast():
-            loss_sum = self.loss(inputs_BT, targets_BT)
+        batch = self._move(inputs_BT, targets_BT, positions_BT)
+        with autocast(self.device, self.precision):
+            loss_sum = self.loss(*batch)
         self.scaler.scale(loss_sum / num_targets).backward()
         return loss_sum.detach()  # type: ignore[no-any-return]
 
@@ -65,13 +73,13 @@ class SingleEngine:
         return sum(float(value) for value in values)
 
     @torch.no_grad()
-    def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor) -> float:
+    def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor, positions_BT: Tensor | None = None) -> float:
         was_training = self.module.training
         self.module.eval()
         self.loss.eval()
         try:
-            with self._autocast():
-                return float(self.loss(self._move(inputs_BT), self._move(targets_BT)))
+            with autocast(self.device, self.precision):
+                return float(self.loss(*self._move(inputs_BT, targets_BT, positions_BT)))
         finally:
             self.module.train(was_training)
             self.loss.train(was_training)
@@ -169,8 +177,9 @@ class SingleEngine:
                 )
             tensor.data.copy_(weights[name])
 
-    def _move(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.device, non_blocking=True)
+    def _move(self, *tensors: Tensor | None) -> list[Tensor]:
+        """To the device; what is None is left out."""
+        return [tensor.to(self.device, non_blocking=True) for tensor in tensors if tensor is not None]
 
 
 def _copy(value: Tensor) -> Tensor:

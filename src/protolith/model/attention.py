@@ -44,8 +44,8 @@ def resolve_attention(
         supported: what the architecture can be run with, see ``supported_kernels``.
 
     Raises:
-        InvalidValueError: unknown name, one that this architecture lacks, or flash attention without a GPU or
-            with fp32.
+        InvalidValueError: unknown name, one that this architecture lacks, flash attention without a GPU or
+            with fp32, or flex attention without a GPU.
         MissingExtraError: flash attention is not installed.
     """
     where = "model.attention"
@@ -70,6 +70,10 @@ def resolve_attention(
             f"flash attention needs a GPU and 16-bit training; this is {device.type} with {precision}",
             where=where,
             hint="use attention: auto",
+        )
+    if setting == "flex" and device.type == "cpu":
+        raise InvalidValueError(
+            "flex attention has no backward pass on a CPU", where=where, hint="use attention: auto"
         )
     if setting == "flash" and not installed:
         raise MissingExtraError(

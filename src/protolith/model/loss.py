@@ -1,7 +1,7 @@
 """The training loss of a transformers model: hidden states in, sum of token losses out.
 
 In:   inputs_BT, targets_BT (int64; target -100 = none; already shifted: targets_BT[b, t] follows inputs_BT[b,
-t]).
+      t]); position_ids_BT where documents do not see each other: from 0 in each document, and in each row.
 Out:  fp32 scalar, the SUM of the token losses. Whoever steps divides by the number of targets of the whole
       global batch, so the result does not depend on how that batch was split.
 
@@ -61,6 +61,9 @@ class LossModel(nn.Module):
         self.hf = hf
         self.chunk_rows = chunk_rows
         self.form = find_head_form(hf) if form is None else form
+        # Flash attention sees restarting positions only in a batch of one row: all rows become one, which
+        # their positions keep apart as they keep documents apart.
+        self.one_line = "flash" in str(getattr(hf.config, "_attn_implementation", ""))
         self.notes: tuple[str, ...] = ()
         if not self.form.linear:
             self.notes = (
@@ -71,7 +74,11 @@ class LossModel(nn.Module):
     def forward(self, inputs_BT: Tensor, targets_BT: Tensor, position_ids_BT: Tensor | None = None) -> Tensor:
         if not self.form.linear:
             return self._own_loss(inputs_BT, targets_BT, position_ids_BT)
-        positions = {} if position_ids_BT is None else {"position_ids": position_ids_BT}
+        positions = {}
+        if position_ids_BT is not None:
+            if self.one_line:
+                inputs_BT, position_ids_BT = inputs_BT.view(1, -1), position_ids_BT.view(1, -1)
+            positions = {"position_ids": position_ids_BT}
         body = self.hf.base_model(input_ids=inputs_BT, use_cache=False, **positions)
         hidden_ND = body.last_hidden_state.flatten(0, 1)
         if self.form.scale != 1.0:

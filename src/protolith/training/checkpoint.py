@@ -38,7 +38,7 @@ STATE = "state.json"
 @dataclass(frozen=True)
 class Progress:
     """Where a run stands, beside its tensors. ``next_row`` is the whole position in the data, except for
-    streamed text, which has ``position``."""
+    streamed text and mixtures, which have ``position``. ``skip_rows``: ranges that are left out."""
 
     step: int
     next_row: int
@@ -47,6 +47,7 @@ class Progress:
     ledger: dict[str, Any]
     identity: dict[str, Any]
     position: dict[str, Any] = field(default_factory=dict)
+    skip_rows: list[list[int]] = field(default_factory=list)
 
 
 class Checkpoints:

@@ -1,32 +1,35 @@
-"""From the data section of a config to rows: text is tokenized into a cache first or streamed, shards are
-opened.
+"""From the data section of a config to rows: to train on, of one source or several, and held out.
 
-Goes out: rows to train on, rows held out, and what the run must say about them. Everything that could
-make training wrong is found here, before the model is built.
+Everything that could make training wrong is found here, before the model is built.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from protolith.config.mixture import (
+    ONLY_SOURCE,
+    SourceSpec,
+    first_steps,
+    is_mixture,
+    source_names,
+    sources_of,
+)
 from protolith.config.schema import TrainConfig
-from protolith.data.cache import TokenizedCorpus, TokenizingStopped, tokenize_corpus
-from protolith.data.check import quick_check
-from protolith.data.files import find_files
-from protolith.data.packing import DocumentRows, RowSource, WindowRows
-from protolith.data.shard_folders import find_shards
+from protolith.data.files import find_files, name_some
+from protolith.data.mixture import Stage, row_shares
+from protolith.data.packing import RowSource
 from protolith.data.shards import TokenPool
 from protolith.data.stream_estimate import StreamEstimate, estimate_rows
 from protolith.data.streams import TextStream
 from protolith.data.text import TEXT_SUFFIXES
 from protolith.data.tokenizer import TextTokenizer
 from protolith.errors import DataError
+from protolith.training.source_rows import Opening, Progress, Said, cache_root
 
-Progress = Callable[[str, int, int, str], None]
+__all__ = ["Datasets", "SourceRows", "StreamedText", "cache_root", "open_datasets"]
 
 
 @dataclass(frozen=True)
@@ -36,36 +39,87 @@ class StreamedText:
     stream: TextStream
     estimate: StreamEstimate
 
-    @property
-    def num_rows(self) -> int:
-        return self.estimate.num_rows
+
+@dataclass(frozen=True)
+class SourceRows:
+    """Numbered rows of one source, and its weight in each stage."""
+
+    name: str
+    rows: RowSource
+    weights: tuple[float, ...] = (1.0,)
 
     @property
-    def num_targets(self) -> int:
-        return self.estimate.num_targets
+    def targets_per_row(self) -> float:
+        return self.rows.num_targets / self.rows.num_rows
 
 
 @dataclass
 class Datasets:
-    """``identity`` tells this data from any other, wherever its folder lies."""
+    """What a run reads.
 
-    train: RowSource | StreamedText
-    held_out: RowSource | None
+    Attributes:
+        sources: numbered rows to train on; empty where text is streamed.
+        stream: streamed text to train on.
+        mixed: sources are mixed by weights. first_steps: of the stages.
+        held_out: name -> held-out rows.
+        identity: tells this data from any other, wherever its folder lies.
+        skipped: source -> reason -> how many records or documents never become rows.
+    """
+
+    sources: tuple[SourceRows, ...]
+    held_out: dict[str, RowSource]
     identity: dict[str, Any]
+    stream: StreamedText | None = None
+    mixed: bool = False
+    first_steps: tuple[int, ...] = (1,)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    skipped: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of an epoch: of all sources together. Of streamed text, an estimate."""
+        if self.stream is not None:
+            return self.stream.estimate.num_rows
+        return sum(source.rows.num_rows for source in self.sources)
+
+    @property
+    def num_targets(self) -> int:
+        """Tokens to predict in as many rows, mixed as in the first stage."""
+        if self.stream is not None:
+            return self.stream.estimate.num_targets
+        if not self.mixed:
+            return sum(source.rows.num_targets for source in self.sources)
+        shares = self.shares(0)
+        mean = sum(shares.get(source.name, 0) * source.targets_per_row for source in self.sources)
+        return max(1, round(self.num_rows * mean / sum(shares.values())))
+
+    @property
+    def num_held_out_rows(self) -> int:
+        return sum(rows.num_rows for rows in self.held_out.values())
 
     @property
     def rows(self) -> RowSource:
-        """Numbered rows to train on.
+        """The rows of the only source.
 
         Raises:
-            DataError: the text is streamed.
+            DataError: the text is streamed, or there are several sources.
         """
-        if isinstance(self.train, StreamedText):
-            raise DataError("streamed text has no numbered rows", where="data.streaming")
-        return self.train
+        if len(self.sources) != 1:
+            raise DataError("there are no rows of one source", where="data")
+        return self.sources[0].rows
+
+    def shares(self, stage: int) -> dict[str, int]:
+        """Shares of rows in a stage, by source; see ``data/mixture.py``."""
+        weights = {source.name: source.weights[stage] for source in self.sources}
+        return row_shares(weights, {source.name: source.targets_per_row for source in self.sources})
+
+    def stages(self, global_rows: int) -> tuple[Stage, ...]:
+        """The stages of a mixture, for steps of ``global_rows`` rows."""
+        return tuple(
+            Stage((first - 1) * global_rows, self.shares(number))
+            for number, first in enumerate(self.first_steps)
+        )
 
 
 def open_datasets(
@@ -81,208 +135,164 @@ def open_datasets(
     Raises:
         NotFoundError, DataError, ShardError, BadRecordError, CorpusTooSmallError: with the place at fault.
     """
-    data = config.data
-    if data.streaming and data.format == "text":
-        return _open_streamed(config, tokenizer, vocab_size, working, should_stop)
-    notes: list[str] = []
-    warnings: list[str] = []
-    skipped: dict[str, int] = {}
-    held_out_dirs: Sequence[str] = data.eval_path or ()
-    if data.format == "text":
-        corpus = _tokenized(
-            data.path, config, tokenizer, data.eval_split, working, should_stop, notes, skipped
-        )
-        train_dirs: Sequence[str] = [str(corpus.train_dir)]
-        if corpus.eval_dir is not None:
-            held_out_dirs = [str(corpus.eval_dir)]
-        elif held_out_dirs:
-            held_out_dirs = _held_out_text(config, tokenizer, working, should_stop, notes, warnings)
-    else:
-        train_dirs = data.path
-    train_pool = _pool(train_dirs, vocab_size, notes)
-    _check(train_pool, tokenizer, vocab_size, warnings)
-    train = _rows(train_pool, config)
-    notes.extend(train.notes)
-    for reason, count in train.skipped.items():
-        skipped[reason] = skipped.get(reason, 0) + count
+    opening = Opening(config, tokenizer, vocab_size, working, should_stop)
+    if config.data.streaming and config.data.format == "text":
+        return _open_streamed(opening)
+    data, said = config.data, Said()
+    mixed = is_mixture(data)
+    sources: list[SourceRows] = []
+    held_out: dict[str, RowSource] = {}
+    pools: list[TokenPool] = []
+    identities: list[dict[str, Any]] = []
+    for spec in sources_of(data):
+        if not spec.is_used:
+            said.notes.append(f"source {spec.name} has weight 0 and is never read")
+            continue
+        opened = _open_source(opening, spec, said, f"{spec.name}: " if mixed else "")
+        sources.append(opened.rows)
+        pools.append(opened.pool)
+        if opened.held_out is not None:
+            held_out[spec.name] = opened.held_out
+        prefix = f"{spec.name}/" if mixed else ""
+        identities += [{**entry, "name": prefix + entry["name"]} for entry in opened.pool.identity()]
+    if mixed:
+        _warn_of_shared_files(sources, pools, said)
+    if data.eval_path:
+        held_out = _held_out(opening, said, TokenPool.open([s for pool in pools for s in pool.shards]))
+    identity = {"shards": identities, **_order_identity(config)}
+    if mixed:
+        identity["weights"] = {spec.name: list(spec.weights) for spec in sources_of(data)}
+        identity["stages"] = list(first_steps(data))
     return Datasets(
-        train=train,
-        held_out=_held_out_rows(
-            held_out_dirs, config, tokenizer, vocab_size, notes, warnings, train_pool=train_pool
-        ),
-        identity={
-            "shards": train_pool.identity(),
-            "seq_len": data.max_seq_length,
-            "packing": data.packing,
-            "shuffle": data.shuffle,
-            "seed": data.seed,
-        },
-        notes=notes,
-        warnings=warnings,
-        skipped=skipped,
+        sources=tuple(sources),
+        held_out=held_out,
+        identity=identity,
+        mixed=mixed,
+        first_steps=first_steps(data),
+        notes=said.notes,
+        warnings=said.warnings,
+        skipped=said.skipped,
     )
 
 
-def _open_streamed(
-    config: TrainConfig,
-    tokenizer: TextTokenizer,
-    vocab_size: int,
-    working: Progress,
-    should_stop: Callable[[], bool],
-) -> Datasets:
+@dataclass(frozen=True)
+class _Opened:
+    rows: SourceRows
+    pool: TokenPool
+    held_out: RowSource | None
+
+
+def _open_source(opening: Opening, spec: SourceSpec, said: Said, about: str) -> _Opened:
+    data = opening.config.data
+    folders: Sequence[str] = spec.paths
+    eval_folder = None
+    if data.format == "text":
+        corpus = opening.tokenize(spec.paths, said, spec.name, eval_split=data.eval_split, about=about)
+        folders = [str(corpus.train_dir)]
+        eval_folder = corpus.eval_dir
+    pool = opening.pool(folders, said, about)
+    opening.check(pool, said, about=about)
+    rows = opening.rows(pool, f"source {spec.name}" if about else "training data")
+    said.notes.extend(about + note for note in rows.notes)
+    said.skip(spec.name, rows.skipped)
+    held_out = None
+    if eval_folder is not None:
+        held_out = _held_out_rows(opening, [str(eval_folder)], said, pool, f"{about}validation data")
+    return _Opened(SourceRows(spec.name, rows, spec.weights), pool, held_out)
+
+
+def _held_out(opening: Opening, said: Said, training: TokenPool | None) -> dict[str, RowSource]:
+    """The rows of ``data.eval_path``: each entry by itself where sources are mixed, else all as one."""
+    data = opening.config.data
+    if is_mixture(data):
+        groups = [(path,) for path in data.eval_path]
+        names = source_names(groups)
+    else:
+        groups, names = [data.eval_path], [ONLY_SOURCE]
+    found = {}
+    for name, paths in zip(names, groups, strict=True):
+        what = f"validation data {name}" if len(groups) > 1 else "validation data"
+        folders: Sequence[str] = paths
+        if data.format == "text":
+            _warn_of_training_text(opening, paths, said)
+            folders = [str(opening.tokenize(paths, said, None).train_dir)]
+        found[name] = _held_out_rows(opening, folders, said, training, what)
+    return found
+
+
+def _held_out_rows(
+    opening: Opening, folders: Sequence[str], said: Said, training: TokenPool | None, what: str
+) -> RowSource:
+    pool = opening.pool(folders, said)
+    opening.check(pool, said, training)
+    rows = opening.rows(pool, what)
+    said.notes.extend(f"{what}: {note}" for note in rows.notes)
+    return rows
+
+
+def _open_streamed(opening: Opening) -> Datasets:
     """Text that is read while training; held-out text is tokenized into the cache, as always."""
-    data = config.data
+    data, said = opening.config.data, Said()
     found = find_files(data.path, suffixes=TEXT_SUFFIXES, what="text")
-    notes, warnings = list(found.notes), []
+    said.notes.extend(found.notes)
     stream = TextStream(
         found.files,
-        tokenizer,
+        opening.tokenizer,
         seq_len=data.max_seq_length,
         packing=data.packing is True,
         seed=data.seed,
-        shuffle=data.shuffle,
+        shuffle=bool(data.shuffle),
         text_field=data.text_field,
     )
-
-    def poll() -> None:
-        if should_stop():
-            raise TokenizingStopped
-
-    estimate = estimate_rows(stream, poll)
-    notes.extend((*stream.notes, *estimate.notes))
-    held_out_dirs: Sequence[str] = ()
-    if data.eval_path:
-        held_out_dirs = _held_out_text(config, tokenizer, working, should_stop, notes, warnings)
+    estimate = estimate_rows(stream, opening.poll)
+    said.notes.extend((*stream.notes, *estimate.notes))
     return Datasets(
-        train=StreamedText(stream, estimate),
-        held_out=_held_out_rows(held_out_dirs, config, tokenizer, vocab_size, notes, warnings),
+        sources=(),
+        stream=StreamedText(stream, estimate),
+        held_out=_held_out(opening, said, None) if data.eval_path else {},
         identity={
             "shards": stream.identity(),
             "streaming": True,
             "text_field": data.text_field,
-            "seq_len": data.max_seq_length,
-            "packing": data.packing,
-            "shuffle": data.shuffle,
-            "seed": data.seed,
+            **_order_identity(opening.config),
         },
-        notes=notes,
-        warnings=warnings,
+        notes=said.notes,
+        warnings=said.warnings,
+        skipped=said.skipped,
     )
 
 
-def _held_out_text(
-    config: TrainConfig,
-    tokenizer: TextTokenizer,
-    working: Progress,
-    should_stop: Callable[[], bool],
-    notes: list[str],
-    warnings: list[str],
-) -> list[str]:
-    """The folder of shards that the text of ``data.eval_path`` becomes."""
+def _order_identity(config: TrainConfig) -> dict[str, Any]:
+    """What besides the data decides which rows there are and in which order."""
     data = config.data
-    overlap = _same_files(data.path, data.eval_path)
-    if overlap:
-        warnings.append(f"validation data is also training data: {', '.join(overlap[:3])}")
-    held = _tokenized(data.eval_path, config, tokenizer, 0.0, working, should_stop, notes, {})
-    return [str(held.train_dir)]
+    mask = {"document_mask": True} if data.document_mask else {}
+    return {
+        "seq_len": data.max_seq_length,
+        "packing": data.packing,
+        "shuffle": data.shuffle,
+        "seed": data.seed,
+        **mask,
+    }
 
 
-def _held_out_rows(
-    folders: Sequence[str],
-    config: TrainConfig,
-    tokenizer: TextTokenizer,
-    vocab_size: int,
-    notes: list[str],
-    warnings: list[str],
-    train_pool: TokenPool | None = None,
-) -> RowSource | None:
-    if not folders:
-        return None
-    pool = _pool(folders, vocab_size, notes)
-    _check(pool, tokenizer, vocab_size, warnings, train_pool)
-    rows = _rows(pool, config, what="validation data")
-    notes.extend(f"validation data: {note}" for note in rows.notes)
-    return rows
-
-
-def cache_root() -> Path:
-    """Where tokenized text is kept: ``$PROTOLITH_HOME/cache/tokens``, by default under ``~/.protolith``."""
-    home = os.environ.get("PROTOLITH_HOME") or "~/.protolith"
-    return Path(home).expanduser() / "cache" / "tokens"
-
-
-def _tokenized(
-    paths: Sequence[str],
-    config: TrainConfig,
-    tokenizer: TextTokenizer,
-    eval_split: float,
-    working: Progress,
-    should_stop: Callable[[], bool],
-    notes: list[str],
-    skipped: dict[str, int],
-) -> TokenizedCorpus:
-    found = find_files(paths, suffixes=TEXT_SUFFIXES, what="text")
-    notes.extend(found.notes)
-
-    def on_progress(done_bytes: int, total_bytes: int, documents: int, tokens: int) -> None:
-        working("tokenizing", done_bytes, total_bytes, f"{documents:,} documents, {tokens:,} tokens")
-
-    corpus = tokenize_corpus(
-        found.files,
-        tokenizer,
-        text_field=config.data.text_field,
-        eval_split=eval_split,
-        cache_root=cache_root(),
-        num_workers=None,
-        on_progress=on_progress,
-        should_stop=should_stop,
-    )
-    notes.extend(corpus.notes)
-    for reason, count in corpus.summary.skipped.items():
-        skipped[reason] = skipped.get(reason, 0) + count
-    return corpus
-
-
-def _pool(folders: Sequence[str], vocab_size: int, notes: list[str]) -> TokenPool:
-    shards, found_notes = find_shards(folders)
-    notes.extend(found_notes)
-    return TokenPool.open(shards, vocab_size=vocab_size)
-
-
-def _rows(pool: TokenPool, config: TrainConfig, what: str = "training data") -> RowSource:
-    seq_len = config.data.max_seq_length
-    try:
-        return WindowRows(pool, seq_len) if config.data.packing is True else DocumentRows(pool, seq_len)
-    except DataError as error:
-        error.message = f"{what}: {error.message}"
-        raise
-
-
-def _check(
-    pool: TokenPool,
-    tokenizer: TextTokenizer,
-    vocab_size: int,
-    warnings: list[str],
-    train_pool: TokenPool | None = None,
-) -> None:
-    report = quick_check(
-        pool,
-        eos_id=tokenizer.eos_id,
-        tokenizer_name=tokenizer.name,
-        vocab_size=vocab_size,
-        tokenizer_size=tokenizer.vocab_size,
-        training=train_pool,
-    )
-    warnings.extend(report.warnings)
-    if report.errors:
-        raise DataError(
-            "; ".join(report.errors[:5]),
-            hint="were these shards made with this model's tokenizer?",
-        )
-
-
-def _same_files(train: Sequence[str], held_out: Sequence[str]) -> list[str]:
-    """Names of text files that are in both sets."""
-    ours = {f.path.resolve() for f in find_files(train, suffixes=TEXT_SUFFIXES, what="text").files}
+def _warn_of_training_text(opening: Opening, held_out: Sequence[str], said: Said) -> None:
+    """Text files that are in both sets."""
+    paths = [path for spec in sources_of(opening.config.data) for path in spec.paths]
+    ours = {file.path.resolve() for file in find_files(paths, suffixes=TEXT_SUFFIXES, what="text").files}
     theirs = find_files(held_out, suffixes=TEXT_SUFFIXES, what="text").files
-    return [f.name for f in theirs if f.path.resolve() in ours]
+    both = [file.name for file in theirs if file.path.resolve() in ours]
+    if both:
+        said.warnings.append(f"validation data is also training data: {', '.join(both[:3])}")
+
+
+def _warn_of_shared_files(sources: Sequence[SourceRows], pools: Sequence[TokenPool], said: Said) -> None:
+    """Shards that two sources read: their weights do not mean what they say then."""
+    owner: dict[Any, str] = {}
+    for source, pool in zip(sources, pools, strict=True):
+        shared: dict[str, list[str]] = {}
+        for shard in pool.shards:
+            place = shard.path.resolve()
+            if owner.setdefault(place, source.name) != source.name:
+                shared.setdefault(owner[place], []).append(shard.name)
+        for other, names in shared.items():
+            said.warnings.append(f"sources {other} and {source.name} read the same files: {name_some(names)}")

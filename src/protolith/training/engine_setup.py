@@ -7,10 +7,11 @@ import torch
 from protolith.config.plan import Plan
 from protolith.config.schema import TrainConfig
 from protolith.distributed.ddp import DdpEngine, rank_seed
-from protolith.distributed.single import SingleEngine
+from protolith.distributed.single import SingleEngine, autocast
 from protolith.distributed.world import World, device_name, has_fast_bf16
 from protolith.model.build import BuiltModel
 from protolith.model.checkpointing import enable_activation_checkpointing
+from protolith.model.document_mask import prove_documents_apart
 from protolith.model.loss import LossModel
 from protolith.training import banner, compiling
 from protolith.training.monitors.console import Console
@@ -38,6 +39,8 @@ def build_engine(
     loss_model = LossModel(module)
     for note in loss_model.notes:
         console.info(note)
+    if config.data.document_mask and config.data.packing:
+        prove_documents_apart(loss_model, autocast(world.device, trainer.mixed_precision))
     loss: torch.nn.Module = compiling.compiled(loss_model, console.warn) if wanted else loss_model
     if trainer.mixed_precision == "bf16" and not has_fast_bf16(world.device):
         console.warn("bf16 is emulated on this device and slower than fp32; set mixed_precision: fp32")

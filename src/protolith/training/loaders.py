@@ -2,16 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from protolith.config.plan import Plan
 from protolith.config.schema import TrainConfig
 from protolith.data.loader import Batch, EvalLoader, StepLoader
+from protolith.data.mixture import MixedRows, continued
+from protolith.data.row_ranges import stop_after
 from protolith.data.rows import RowStream
 from protolith.data.stream_loader import StreamLoader
 from protolith.distributed.world import World
-from protolith.training.datasets import Datasets, StreamedText
+from protolith.training.datasets import Datasets
 from protolith.training.loop import RunState
+
+HeldOut = Callable[[], dict[str, Iterable[Batch]]]
+
+
+def row_sequence(
+    config: TrainConfig,
+    datasets: Datasets,
+    global_rows: int,
+    *,
+    record: Sequence[Mapping[str, Any]] = (),
+    next_row: int = 0,
+) -> RowStream | MixedRows:
+    """The run's rows by number.
+
+    Args:
+        global_rows: of a step; stages of a mixture begin with steps.
+        record, next_row: the stages as they really were up to that row, on resume.
+    """
+    data = config.data
+    if not datasets.mixed:
+        return RowStream(datasets.rows, seed=data.seed, shuffle=data.shuffle)
+    streams = [
+        RowStream(
+            source.rows,
+            seed=data.seed,
+            shuffle=data.shuffle,
+            name=source.name,
+            purpose=f"rows of {source.name}",
+        )
+        for source in datasets.sources
+    ]
+    stages = datasets.stages(global_rows)
+    if record:
+        stages = continued(stages, record, next_row)
+    return MixedRows(streams, stages)
 
 
 def step_loader(
@@ -24,31 +62,40 @@ def step_loader(
 ) -> StepLoader | StreamLoader:
     """The steps from where ``state`` stands; a context manager that ends what reads ahead."""
     data, batch = config.data, plan.batch
-    if not isinstance(datasets.train, StreamedText):
-        state.position = {}
+    if datasets.stream is None:
+        rows = row_sequence(
+            config,
+            datasets,
+            batch.global_rows,
+            record=state.position.get("stages", ()),
+            next_row=state.next_row,
+        )
+        state.position = {"stages": rows.record()} if isinstance(rows, MixedRows) else {}
         return StepLoader(
-            RowStream(datasets.train, seed=data.seed, shuffle=data.shuffle),
+            rows,
             micro_batch_rows=batch.micro_batch_rows,
             accumulation=batch.accumulation,
             rank=world.rank,
             world_size=world.size,
             start_row=state.next_row,
-            stop_row=plan.total_rows,
+            stop_row=_stop_row(plan, state),
             num_workers=data.num_workers,
+            left_out=state.skip_rows,
         )
-    if state.next_row and not state.position:  # the data was no stream when it was saved
+    if state.next_row and "shape" not in state.position:  # the data was no stream when it was saved
         epoch = state.next_row // plan.rows_per_epoch
         state.position = {"shape": None, "rows": state.next_row, "epoch": epoch}
     loader = StreamLoader(
-        datasets.train.stream,
+        datasets.stream.stream,
         micro_batch_rows=batch.micro_batch_rows,
         accumulation=batch.accumulation,
         rank=world.rank,
         world_size=world.size,
         position=state.position,
         num_epochs=config.trainer.num_epochs,
-        stop_row=plan.row_limit,
+        stop_row=None if plan.row_limit is None else stop_after(plan.row_limit, state.skip_rows),
         num_workers=data.num_workers,
+        left_out=state.skip_rows,
     )
     if loader.restarts:
         epoch = state.position["epoch"] + 1
@@ -56,18 +103,23 @@ def step_loader(
     return loader
 
 
-def held_out_loader(
-    config: TrainConfig, datasets: Datasets, plan: Plan, world: World
-) -> Callable[[], Iterable[Batch]] | None:
-    """Makes the same batches of held-out rows each time it is called; None without held-out data."""
-    source = datasets.held_out
-    if source is None:
+def _stop_row(plan: Plan, state: RunState) -> int:
+    """Epochs end where they end; steps and tokens are counted without the rows that are left out."""
+    return plan.total_rows if plan.ends_by == "epochs" else stop_after(plan.total_rows, state.skip_rows)
+
+
+def held_out_loader(config: TrainConfig, datasets: Datasets, plan: Plan, world: World) -> HeldOut | None:
+    """Makes the same batches of each held-out set each time it is called; None without held-out data."""
+    if not datasets.held_out:
         return None
     rows = config.eval.batch_size or plan.batch.micro_batch_rows
-    return lambda: EvalLoader(
-        source,
-        batch_rows=rows,
-        max_batches=config.eval.max_batches,
-        rank=world.rank,
-        world_size=world.size,
-    )
+    return lambda: {
+        name: EvalLoader(
+            source,
+            batch_rows=rows,
+            max_batches=config.eval.max_batches,
+            rank=world.rank,
+            world_size=world.size,
+        )
+        for name, source in datasets.held_out.items()
+    }

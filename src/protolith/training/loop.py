@@ -8,7 +8,7 @@ batch. A stop is honoured after the step in progress: validation is left, the st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,8 @@ from protolith.config.plan import Plan
 from protolith.config.schema import TrainConfig
 from protolith.data.ledger import Ledger
 from protolith.data.loader import Batch, StepBatches
+from protolith.data.row_ranges import Range
+from protolith.data.rows import Origin
 from protolith.data.stream_tally import skips_of
 from protolith.distributed.engine import Engine
 from protolith.errors import NonFiniteError, ProtolithError, WorkerLostError
@@ -28,15 +30,18 @@ from protolith.training.schedule import Schedule
 from protolith.training.status import Status
 from protolith.training.step import StepResult, optimizer_step
 from protolith.training.stop import StopFlag, StopRequested
-from protolith.training.validate import perplexity, validate
+from protolith.training.validate import validate
 
 _MAX_OVERFLOWS_IN_A_ROW = 50
+#: Reasons in the ledger for rows that were not trained on.
+SKIP_ROWS = "--skip-rows"
+NOT_FINITE = "step not finite"
 
 
 @dataclass
 class RunState:
     """Where the run stands. ``tokens`` counts trained targets; ``next_row`` is the data position, with
-    ``position`` where text is streamed."""
+    ``position`` where text is streamed or sources are mixed; ``skip_rows`` are never trained on."""
 
     ledger: Ledger
     step: int = 0
@@ -45,6 +50,7 @@ class RunState:
     skipped_steps: int = 0
     metrics: dict[str, Any] = field(default_factory=dict)
     position: dict[str, Any] = field(default_factory=dict)
+    skip_rows: tuple[Range, ...] = ()
 
     def progress(self, identity: dict[str, Any]) -> Progress:
         return Progress(
@@ -55,6 +61,7 @@ class RunState:
             ledger=self.ledger.to_dict(),
             identity=identity,
             position=self.position,
+            skip_rows=[list(part) for part in self.skip_rows],
         )
 
     def epochs(self, plan: Plan) -> float:
@@ -72,8 +79,9 @@ class Loop:
     schedule: Schedule
     state: RunState
     identity: dict[str, Any]
-    held_out: Callable[[], Iterable[Batch]] | None
+    held_out: Callable[[], Mapping[str, Iterable[Batch]]] | None
     samples: Callable[[int], None] | None
+    suspects: Callable[[int, dict[str, Any], Sequence[Origin]], str]
     checkpoints: Checkpoints
     monitors: Monitors
     status: Status
@@ -85,14 +93,14 @@ class Loop:
     overflows: int = 0
     #: a validation that was due and gave way to a stop: the run is not over without it
     validation_left: bool = False
-    #: streamed text has come to its end
-    stream_ended: bool = False
+    #: the data has no more rows for this run
+    rows_ended: bool = False
 
     def run(self, batches: Iterable[StepBatches]) -> str:
         """Train from where the state stands; returns "steps", "epochs", "tokens", "signal" or "user"."""
         state, stop = self.state, self.stop
         self.first_step = state.step + 1
-        self.stream_ended = bool(state.position.get("finished"))
+        self.rows_ended = bool(state.position.get("finished"))
         self._validate_before_first_step()
         self.status.update(phase="training", step=state.step, total=self.plan.total_steps)
         clock = Clock()
@@ -141,14 +149,17 @@ class Loop:
         state = self.state
         state.step += 1
         state.next_row = batch.next_row
-        state.tokens += batch.num_targets
-        state.ledger.add(batch.counts)
+        state.ledger.leave_out(batch.left_out, SKIP_ROWS)
+        if result.applied:
+            state.tokens += batch.num_targets
+            state.ledger.add(batch.counts)
+        else:
+            state.skipped_steps += 1
+            state.ledger.leave_out(batch.counts, NOT_FINITE)
         if batch.position:
             state.position = dict(batch.position)
             state.ledger.set_skipped(skips_of(state.position["tally"]))
-            self.stream_ended = batch.last
-        if not result.applied:
-            state.skipped_steps += 1
+        self.rows_ended = batch.last
         self.status.note(step=state.step, tokens=state.tokens)
         self.monitors.console.advance(state.step, self._total_steps())
 
@@ -157,24 +168,25 @@ class Loop:
         if result.finite:
             return
         step = self.state.step + 1
-        what = f"loss {result.loss}, gradient norm {result.grad_norm} at step {step}"
-        rows = f"rows {self.state.next_row} to {batch.next_row - 1}"
         if result.scale_overflow and self.overflows < _MAX_OVERFLOWS_IN_A_ROW:
             self.monitors.warn(
                 "fp16: the loss scale was too high; the update is skipped and the scale lowered"
             )
             return
-        if self.config.trainer.on_nonfinite == "skip" and not result.scale_overflow:
-            self.monitors.warn(f"{what} ({rows}): the update is skipped (on_nonfinite: skip)")
-            return
         numbers = {"loss/mean": result.loss, "optim/grad_norm": result.grad_norm}
+        rows = f"{self.state.next_row}:{batch.next_row}"
+        what = f"loss {result.loss}, gradient norm {result.grad_norm} at step {step}, rows {rows}"
+        what += f" ({self.suspects(step, numbers, batch.origins())})"
+        if self.config.trainer.on_nonfinite == "skip" and not result.scale_overflow:
+            self.monitors.warn(f"{what}: the update is skipped (on_nonfinite: skip)")
+            return
         self.monitors.numbers(step, numbers)
         self._save_what_stands()
         raise NonFiniteError(
-            f"{what} ({rows}); the weights were not updated",
+            f"{what}; the weights were not updated",
             where=f"step {step}",
-            hint="lower the learning rate, or set trainer.on_nonfinite to skip; the state before this step "
-            "can be resumed",
+            hint="the state before this step can be resumed: lower the learning rate, or leave these rows "
+            f"out with --resume --skip-rows {rows}; monitors/suspects.jsonl names all their documents",
         )
 
     def _log(self, result: StepResult, rate: float, clock: Clock) -> None:
@@ -199,11 +211,10 @@ class Loop:
         self.status.update(phase="evaluating")
         try:
             self.stop.raise_if_requested()
-            loss = validate(self.engine, self.held_out(), self.stop)
+            numbers = validate(self.engine, self.held_out(), self.stop)
         except StopRequested:
             self.validation_left = True  # the loop sees the stop; a resume validates this step first
             return
-        numbers = {"val/loss": loss, "val/perplexity": perplexity(loss)}
         shown = [f"val/{name}" for name in self.config.eval.metrics]
         self.state.metrics.update(numbers)
         self.monitors.validation(self.state.step, self._total_steps(), numbers, shown)
@@ -238,7 +249,7 @@ class Loop:
         return (self.stop.by or "signal") if stopped else self.plan.ended_by(self.state.next_row)
 
     def _is_last(self) -> bool:
-        return self.stream_ended if self.plan.streamed else self.state.step >= self.plan.total_steps
+        return self.rows_ended or (not self.plan.streamed and self.state.step >= self.plan.total_steps)
 
     def _total_steps(self) -> int:
         """Of the run; a stream may have more than was estimated."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from protolith.config.availability import check_available
 from protolith.config.load import LoadedConfig
+from protolith.config.mixture import sources_of
 from protolith.config.plan import ModelShape, Plan, make_plan
 from protolith.config.schema import TrainConfig
 from protolith.data.files import find_files
@@ -24,8 +25,9 @@ from protolith.model.build import BuiltModel, build_model, resolve_model_dir
 from protolith.model.flops import peak_flops
 from protolith.model.positions import check_row_length
 from protolith.training import banner, compiling
-from protolith.training.datasets import open_datasets
+from protolith.training.datasets import Datasets, open_datasets
 from protolith.training.optim import parameter_groups
+from protolith.training.passes import mixture_lines
 from protolith.training.space import check_space
 from protolith.units import format_duration
 
@@ -72,9 +74,14 @@ def plan_run(given: TrainConfig | LoadedConfig, num_ranks: int | None = None) ->
     )
     notes += built.notes
     warnings += check_row_length(built.hf_config, config.data.max_seq_length)
-    num_rows, num_targets, num_eval_rows = _sizes(config, tokenizer, built, notes, warnings)
+    sizes = _sizes(config, tokenizer, built, notes, warnings)
     plan = plan_for(
-        config, built, world, num_rows=num_rows, num_targets=num_targets, num_eval_rows=num_eval_rows
+        config,
+        built,
+        world,
+        num_rows=sizes.num_rows,
+        num_targets=sizes.num_targets,
+        num_eval_rows=sizes.num_eval_rows,
     )
     warnings += plan.warnings
     folder = Path(config.output.dir).expanduser().absolute()
@@ -86,6 +93,10 @@ def plan_run(given: TrainConfig | LoadedConfig, num_ranks: int | None = None) ->
     flops = built.flops_per_token(config.data.max_seq_length) * plan.total_tokens
     _, why = compiling.decide(config.model.compile, planned_flops=flops, device=world.device)
     lines = banner.lines(config, plan, built, parameter_groups(built.module), device_name(world.device), why)
+    if sizes.datasets is not None:
+        about_sources, of_sources = mixture_lines(sizes.datasets, plan)
+        lines += about_sources
+        warnings += of_sources
     lines.append(_time_line(config, plan, flops, peak_flops(world.device, config.trainer.mixed_precision)))
     return PlanReport(plan, lines, notes, warnings)
 
@@ -135,20 +146,30 @@ def _time_line(config: TrainConfig, plan: Plan, flops: float, peak: float | None
     return f"time: not known before the first steps on this device ({flops:.2g} FLOPs)"
 
 
+@dataclass(frozen=True)
+class _Sizes:
+    """Of one epoch, exact (then with the opened data) or estimated."""
+
+    num_rows: int
+    num_targets: int
+    num_eval_rows: int
+    datasets: Datasets | None = None
+
+
 def _sizes(
     config: TrainConfig, tokenizer: TextTokenizer, built: BuiltModel, notes: list[str], warnings: list[str]
-) -> tuple[int, int, int]:
-    """(rows, targets, held-out rows) of one epoch, exact or estimated."""
+) -> _Sizes:
     data = config.data
     if data.format == "text" and not data.streaming:
-        found = find_files(data.path, suffixes=TEXT_SUFFIXES, what="text")
+        paths = [path for spec in sources_of(data) if spec.is_used for path in spec.paths]
+        found = find_files(paths, suffixes=TEXT_SUFFIXES, what="text")
         size = sum(file.size_bytes for file in found.files)
         if size > _EXACT_BYTES:
             stream = TextStream(
                 found.files,
                 tokenizer,
                 seq_len=data.max_seq_length,
-                packing=data.packing is True,
+                packing=data.packing is not False,
                 shuffle=False,
                 text_field=data.text_field,
             )
@@ -159,7 +180,7 @@ def _sizes(
             )
             held_out = round(estimate.num_rows * data.eval_split)
             targets = max(1, round(estimate.num_targets * (1 - data.eval_split)))
-            return max(1, estimate.num_rows - held_out), targets, held_out
+            return _Sizes(max(1, estimate.num_rows - held_out), targets, held_out)
     datasets = open_datasets(
         config,
         tokenizer,
@@ -169,5 +190,4 @@ def _sizes(
     )
     notes += datasets.notes
     warnings += datasets.warnings
-    held_out = datasets.held_out
-    return datasets.train.num_rows, datasets.train.num_targets, held_out.num_rows if held_out else 0
+    return _Sizes(datasets.num_rows, datasets.num_targets, datasets.num_held_out_rows, datasets)

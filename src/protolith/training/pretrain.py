@@ -21,6 +21,7 @@ from protolith.config.plan import Plan
 from protolith.config.schema import TrainConfig
 from protolith.data.cache import TokenizingStopped
 from protolith.data.ledger import Ledger
+from protolith.data.row_ranges import merged
 from protolith.data.stream_tally import StreamTally
 from protolith.data.tokenizer import TextTokenizer, load_tokenizer
 from protolith.distributed.engine import Engine
@@ -33,13 +34,14 @@ from protolith.model.flops import peak_flops
 from protolith.model.positions import check_row_length
 from protolith.training import banner
 from protolith.training.agreed_stop import AgreedStop
-from protolith.training.datasets import Datasets, StreamedText, open_datasets
+from protolith.training.datasets import Datasets, open_datasets
 from protolith.training.engine_setup import build_engine
 from protolith.training.front import open_checkpoints, open_front, open_monitors
 from protolith.training.identity import run_identity
 from protolith.training.loaders import held_out_loader, step_loader
 from protolith.training.loop import Loop, RunState
 from protolith.training.monitors.console import Console
+from protolith.training.passes import mixture_lines
 from protolith.training.planning import plan_for
 from protolith.training.request import Request, TrainState
 from protolith.training.restore import restore
@@ -49,6 +51,7 @@ from protolith.training.schedule import Schedule
 from protolith.training.space import check_space
 from protolith.training.status import Status
 from protolith.training.stop import StopFlag, StopRequested
+from protolith.training.suspects import Suspects
 
 
 def run(given: TrainConfig | LoadedConfig, request: Request) -> TrainState:
@@ -133,8 +136,11 @@ class _Run:
         built = self._model(tokenizer, world)
         datasets = self._datasets(tokenizer, built)
         plan = self._plan(datasets, built, world)
-        for text in (*plan.warnings, *datasets.warnings):
+        about_sources, of_sources = mixture_lines(datasets, plan)
+        for text in (*plan.warnings, *datasets.warnings, *of_sources):
             console.warn(text)
+        for text in about_sources:
+            console.info(text)
         self.stop.raise_if_requested()
         engine = build_engine(config, built, plan, world, console)
         identity = run_identity(
@@ -156,10 +162,12 @@ class _Run:
             state = restore(folder, self.run_dir, engine, checkpoints, identity, self.consent, console, world)
         elif resume is not None:
             console.info("nothing to resume: no complete checkpoint yet, starting at step 1")
+        self._leave_out(state)
         if state.step >= plan.total_steps and not plan.streamed:
             console.info(f"nothing left to train: step {state.step} of {plan.total_steps}")
         self._write_record(plan)
-        state.ledger.set_skipped(datasets.skipped)
+        for source, reasons in datasets.skipped.items():
+            state.ledger.set_skipped(reasons, source)
         monitors = open_monitors(stack, world, self.run_dir, console, config, state.step)
         loader = stack.enter_context(step_loader(config, datasets, plan, world, state, console.warn))
         loop = Loop(
@@ -171,6 +179,13 @@ class _Run:
             identity=identity,
             held_out=held_out_loader(config, datasets, plan, world),
             samples=self._samples(built, tokenizer),
+            suspects=Suspects(
+                self.run_dir.monitors,
+                tokenizer,
+                getattr(loader, "sequence", None),
+                console.warn,
+                writes=world.is_main,
+            ),
             checkpoints=checkpoints,
             monitors=monitors,
             status=self.status,
@@ -181,8 +196,8 @@ class _Run:
         )
         self.began = True
         stopped_by = loop.run(loader)
-        if isinstance(datasets.train, StreamedText) and "tally" in state.position:
-            for note in StreamTally(datasets.train.stream.text, state.position["tally"]).notes():
+        if datasets.stream is not None and "tally" in state.position:
+            for note in StreamTally(datasets.stream.stream.text, state.position["tally"]).notes():
                 console.info(note)
         if stopped_by in ("signal", "user"):
             self.status.update(state="stopped", stopped_by=stopped_by, step=state.step)
@@ -203,6 +218,25 @@ class _Run:
             run_dir=self.run_dir.root,
             stopped_by=stopped_by,
         )
+
+    def _leave_out(self, state: RunState) -> None:
+        """Record the rows of ``--skip-rows``, and say all that are left out from here on."""
+        past = [
+            part
+            for part in self.request.skip_rows
+            if part[1] <= state.next_row  # known already: another attempt repeats the words of the first
+            and not any(start <= part[0] and part[1] <= stop for start, stop in state.skip_rows)
+        ]
+        if past:
+            raise UsageError(
+                f"rows {past[0][0]}:{past[0][1]} lie before row {state.next_row}, where the run goes on",
+                where="--skip-rows",
+                hint="resume an earlier checkpoint to leave them out",
+            )
+        state.skip_rows = merged((*state.skip_rows, *self.request.skip_rows))
+        for start, stop in state.skip_rows:
+            if stop > state.next_row:
+                self.console.info(f"rows {start}:{stop} are left out ({stop - start} rows), as recorded")
 
     def _write_record(self, plan: Plan | None) -> None:
         """config.json and plan.json; those of an earlier attempt stand until a resume was accepted."""
@@ -262,14 +296,13 @@ class _Run:
         return datasets
 
     def _plan(self, datasets: Datasets, built: BuiltModel, world: World) -> Plan:
-        held_out = datasets.held_out
         plan = plan_for(
             self.config,
             built,
             world,
-            num_rows=datasets.train.num_rows,
-            num_targets=datasets.train.num_targets,
-            num_eval_rows=held_out.num_rows if held_out else 0,
+            num_rows=datasets.num_rows,
+            num_targets=datasets.num_targets,
+            num_eval_rows=datasets.num_held_out_rows,
         )
         self.status.note(total=plan.total_steps)
         warning = check_space(self.run_dir.root, plan) if world.is_main else ""

@@ -41,6 +41,8 @@ class Request:
     resume: str | None = None
     overwrite: bool = False
     accept_changes: tuple[str, ...] = ()
+    #: ranges of rows that are never trained on, beside those recorded before
+    skip_rows: tuple[tuple[int, int], ...] = ()
     stream: TextIO | None = None
     #: signal handlers that were set before the run (a command sets them before it loads torch)
     stop: StopFlag | None = None

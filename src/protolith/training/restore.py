@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from protolith.data.ledger import Ledger
+from protolith.data.row_ranges import merged
 from protolith.distributed.engine import Engine
 from protolith.distributed.world import World
 from protolith.formats.rundir import RunDir, read_metrics
@@ -54,6 +55,7 @@ def restore(
         tokens=progress.tokens,
         skipped_steps=progress.skipped_steps,
         position=progress.position,
+        skip_rows=merged(progress.skip_rows),
         metrics=metrics,
     )
 

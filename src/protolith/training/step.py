@@ -31,7 +31,7 @@ def optimizer_step(engine: Engine, batches: StepBatches, learning_rate: float) -
     num_targets = max(batches.num_targets, 1)
     end = len(batches.micro_batches) - 1
     sums = [
-        engine.forward_backward(batch.inputs, batch.targets, num_targets, last=index == end)
+        engine.forward_backward(batch.inputs, batch.targets, num_targets, batch.positions, last=index == end)
         for index, batch in enumerate(batches.micro_batches)
     ]
     loss = engine.total(sums) / num_targets  # the one place that waits for the device

@@ -115,6 +115,7 @@ def _conclude(metrics: dict[str, Any], recipe: Path, run_dir: Path, tokenizer: A
     import torch
 
     from protolith.config.load import load_config
+    from protolith.config.mixture import ONLY_SOURCE
     from protolith.data.unigram import unigram_loss
     from protolith.formats.rundir import RunDir, read_metrics
     from protolith.model.export import load_exported
@@ -129,8 +130,7 @@ def _conclude(metrics: dict[str, Any], recipe: Path, run_dir: Path, tokenizer: A
         working=lambda *_: None,
         should_stop=lambda: False,
     )
-    assert data.held_out is not None
-    unigram = unigram_loss(data.rows, data.held_out, tokenizer.vocab_size)
+    unigram = unigram_loss(data.rows, data.held_out[ONLY_SOURCE], tokenizer.vocab_size)
     curve = read_metrics(RunDir(run_dir).metrics)
     print("\n4. what it learned (mean loss per token of held-out text, in nats)")
     for step, numbers in curve.items():

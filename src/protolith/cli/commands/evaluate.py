@@ -47,6 +47,7 @@ def evaluate(
     import torch
     from pydantic import ValidationError
 
+    from protolith.config.mixture import ONLY_SOURCE
     from protolith.config.schema import TrainConfig
     from protolith.data.loader import EvalLoader
     from protolith.data.tokenizer import load_tokenizer
@@ -70,6 +71,7 @@ def evaluate(
                     "format": format.value,
                     "text_field": trained_with.get("text_field", "text"),
                     "packing": trained_with.get("packing", True),
+                    "document_mask": trained_with.get("document_mask", False),
                     "max_seq_length": seq_len,
                 },
             }
@@ -93,17 +95,18 @@ def evaluate(
     loss_sum, num_tokens = 0.0, 0
     with torch.no_grad():
         for batch in EvalLoader(datasets.rows, batch_rows=batch_size, max_batches=None):
-            loss_sum += float(loss_model(batch.inputs.to(device), batch.targets.to(device)))
+            given = (batch.inputs, batch.targets, batch.positions)
+            loss_sum += float(loss_model(*(part.to(device) for part in given if part is not None)))
             num_tokens += batch.num_targets
     loss = loss_sum / num_tokens if num_tokens else math.nan
     answer: dict[str, Any] = {
         "loss": loss,
         "perplexity": perplexity(loss),
         "num_tokens": num_tokens,
-        "num_rows": datasets.train.num_rows,
+        "num_rows": datasets.num_rows,
         "max_seq_length": seq_len,
     }
-    _show(answer, source, data, datasets.notes, datasets.skipped, form)
+    _show(answer, source, data, datasets.notes, datasets.skipped.get(ONLY_SOURCE, {}), form)
 
 
 def _show(

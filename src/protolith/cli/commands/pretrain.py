@@ -67,6 +67,14 @@ def pretrain(
             help="On resume, accept that these differ: data, tokenizer, model, batch, schedule, optimizer.",
         ),
     ] = "",
+    skip_rows: Annotated[
+        list[str],
+        typer.Option(
+            "--skip-rows",
+            metavar="A:B",
+            help="Never train on rows A to B - 1 (recorded, and kept on resume); repeatable.",
+        ),
+    ] = [],  # noqa: B006
     output: Annotated[str, typer.Option("--output", "-o", help="text or json.")] = "text",
 ) -> None:
     """Pretrain a language model as a config says."""
@@ -91,10 +99,12 @@ def pretrain(
 
     with StopFlag(place.stop if place else None) as stop:  # torch takes seconds to load
         from protolith.cli.render import print_json
+        from protolith.data.row_ranges import parse_range
         from protolith.distributed.world import ranks_wanted
 
         if not is_a_rank() and (num_ranks := ranks_wanted(loaded.config, nproc)) > 1:
             words = [str(config), *(word for change in set_ for word in ("--set", change))]
+            words += [word for rows in skip_rows for word in ("--skip-rows", rows)]
             words += ["--accept-changes", accept_changes, "--output", output]
             how = ["--resume", resume] if resume is not None else []
             how += ["--overwrite"] if overwrite else []
@@ -106,6 +116,7 @@ def pretrain(
             resume=resume,
             overwrite=overwrite,
             accept_changes=tuple(area for area in accept_changes.split(",") if area),
+            skip_rows=tuple(map(parse_range, skip_rows)),
             stream=sys.stderr if output == "json" else None,
             stop=stop,
             num_ranks=int(os.environ["WORLD_SIZE"]) if place else nproc if is_a_rank() else 1,

@@ -18,7 +18,7 @@ $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) "torch" && $(PIP) -e . && touch $@
 
 $(VENV)/.dev: $(VENV)/.base
-	$(PIP) -e ".[dev,tensorboard,wandb]" && touch $@
+	$(PIP) -e ".[dev,parquet,tensorboard,wandb]" && touch $@
 
 # torch.compile on a CPU needs a C++ compiler.
 $(VENV)/.system: | $(BIN)/python

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from protolith.cli.commands import doctor
+from protolith.distributed import machine
 
 
 def test_says_what_there_is_and_exits_0(protolith, tmp_path, monkeypatch):
@@ -52,5 +53,14 @@ def test_no_compiler_and_a_broken_torch_are_advice_not_failures(protolith, monke
 
 @pytest.mark.parametrize(("limit", "seen"), [("max", None), ("1000000", 1_000_000), ("9" * 18, None)])
 def test_a_container_limit_counts_only_below_the_memory_there_is(monkeypatch, limit, seen):
-    monkeypatch.setattr(doctor.Path, "read_text", lambda self, **_: limit)
-    assert doctor._container_limit(2_000_000) == seen
+    monkeypatch.setattr(machine.Path, "read_text", lambda self, **_: limit)
+    assert machine.container_limit(2_000_000) == seen
+
+
+def test_free_memory_is_within_the_containers_limit(monkeypatch):
+    def told(available, limit):
+        known = {"total_bytes": 10, "available_bytes": available, "limit_bytes": limit}
+        monkeypatch.setattr(machine, "machine_memory", lambda: known)
+        return machine.free_memory()
+
+    assert (told(8, None), told(8, 5), told(3, 5), told(None, None)) == (8, 5, 3, None)

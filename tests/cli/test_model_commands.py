@@ -206,3 +206,22 @@ def test_tokenizer_train_writes_a_folder_that_transformers_loads(protolith, corp
         "tokenizer", "train", tmp_path / "no.jsonl", "--vocab-size", 280, "--output", tmp_path / "b"
     )
     assert missing.code == 3
+
+
+@pytest.mark.parametrize("words", [["generate"], ["export", "--output", "x"], ["eval", "--data", "d"]])
+@pytest.mark.parametrize("place", ["checkpoints/step_9", "step_9"])
+def test_a_checkpoint_that_does_not_exist_is_told_with_those_that_do(
+    protolith, make_run, add_checkpoint, words, place
+):
+    run = make_run(status={"state": "running"})
+    for step in (5, 15):
+        add_checkpoint(run, step)
+    answer = protolith(words[0], run / place, *words[1:])
+    assert answer.code == 3
+    assert f"error: no checkpoint {run / place}" in answer.err
+    assert f"there are: step_5, step_15 in {run / 'checkpoints'}" in answer.err
+
+
+def test_a_checkpoint_of_nothing_is_told_without_a_list(protolith, tmp_path):
+    answer = protolith("generate", tmp_path / "step_9")
+    assert answer.code == 3 and "give a run or checkpoint folder" in answer.err

@@ -180,6 +180,7 @@ def test_schedules(job, lines, scheduler, warmup):
         ("[ckpt]\nkeep_last = 0\n", "pretrain.toml:8: ckpt.keep_last: must be at least 1, got 0"),
         ('[val]\npaths = "a"\ndata.paths = "b"\n', "pretrain.toml:9: val.paths and val.data.paths are one setting, and both are given (keep one of them)"),
         ("[model.x]\ny = 1\n", "pretrain.toml:7: model.x: unknown section (known here: name, tokenizer, overrides, attention, compile, activation_checkpointing, mixed_precision)"),
+        ("[model.overides]\nhidden_size = 1\n", "pretrain.toml:7: model.overides: unknown section (did you mean model.overrides?)"),
         ("[monitors.mlflow]\n", "pretrain.toml:7: monitors.mlflow: unknown section (known here: wandb, tensorboard)"),
         ("shuffle = 1979-05-27\n", "pretrain.toml:7: data.shuffle: expected one of true, false, blocks; got a date"),
     ],

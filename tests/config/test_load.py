@@ -172,9 +172,6 @@ def test_an_ordinary_config_is_available(recipe, job):
 @pytest.mark.parametrize(
     ("lines", "key", "words"),
     [
-        ("  streaming: true\n  document_mask: true\n", "data.document_mask", "masking in streamed text"),
-        ("  streaming: true\n  packing: best_fit\n", "data.packing", "best_fit of streamed text"),
-        ("  streaming: true\n  weights: [1]\n", "data.weights", "a mixture of streamed text"),
         ("  format: tokens\n  eval_split: 0.1\n", "data.eval_split", "splitting token shards"),
         ("  eval_path: s3://bucket/x\n", "data.eval_path", "s3:// storage"),
         ("trainer: {strategy: fsdp}\n", "trainer.strategy", "strategy fsdp"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protolith.data import check
+from protolith.data import shard_samples
 from protolith.data.check import CheckReport, quick_check
 from protolith.data.shard_folders import find_shards
 from protolith.data.shards import TokenPool
@@ -86,7 +86,7 @@ def test_without_an_index_only_the_absence_of_the_separator_is_told(tmp_path):
 
 def test_documents_are_sampled_over_the_whole_shard(tmp_path, monkeypatch):
     """A fault in the last tenth is seen though not every document is looked at."""
-    monkeypatch.setattr(check, "_SAMPLED_DOCUMENTS", 60)
+    monkeypatch.setattr(shard_samples, "_SAMPLED_DOCUMENTS", 60)
     docs = documents(EOS, num=1800) + documents(None, num=200)
     (warning,) = look(shards_of(tmp_path, a=docs)).warnings
     assert "of 60 end with EOS" in warning
@@ -114,7 +114,7 @@ def test_a_model_vocabulary_larger_than_the_tokenizer_is_fine(tmp_path):
 
 
 def test_large_pools_are_sampled_from_start_to_end_and_the_report_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(check, "_FULL_SCAN_TOKENS", 10_000)
+    monkeypatch.setattr(shard_samples, "_FULL_SCAN_TOKENS", 10_000)
     ids = np.full(200_000, 5, dtype="<u2")
     ids[-1] = 127
     ids.tofile(tmp_path / "a.ds")

@@ -52,6 +52,21 @@ def test_a_log_file_has_plain_lines(place, tmp_path):
     assert text.splitlines()[0].startswith("init: scratch")
 
 
+def test_without_the_console_backend_a_run_still_says_how_it_ended(place, tmp_path):
+    recipe = tiny.write_recipe(
+        place,
+        output__dir=str(tmp_path / "run"),
+        trainer__max_steps=2,
+        eval__every_n_steps=1,
+        logging__backends=[],
+    )
+    result = tiny.cli("pretrain", recipe)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[-1].startswith("done: 2 steps")
+    assert len(lines) > 1 and all(line.startswith("warning: ") for line in lines[:-1])
+
+
 def test_a_terminal_gets_a_bar_and_no_color_is_respected(place, tmp_path):
     recipe = tiny.write_recipe(place, output__dir=str(tmp_path / "run"), data__max_seq_length=16)
     leader, follower = pty.openpty()
@@ -123,3 +138,5 @@ def test_resume_fills_its_own_value():
         "--overwrite",
     ]
     assert fill_resume(["--resume=4", "r.yaml"]) == ["--resume=4", "r.yaml"]
+    gone = ["r.yaml", "--resume", "out/checkpoints/step_9"]
+    assert fill_resume(gone) == gone, "the refusal can name it"

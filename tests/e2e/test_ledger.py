@@ -41,9 +41,8 @@ def drawn(seed: int, place):
     if changes["data__packing"] is not False and draw.random() < 0.5:
         changes["data__document_mask"] = True
     if draw.random() < 0.3:
-        changes |= {"data__streaming": True, "data__packing": draw.choice([True, False])}
-        changes.pop("data__document_mask", None)
-    elif draw.random() < 0.5:
+        changes |= {"data__streaming": True}
+    if draw.random() < 0.5:
         sources = [
             {"path": str(place / name), "weight": draw.randint(1, 5)}
             for name in ("corpus.jsonl", "other.jsonl")

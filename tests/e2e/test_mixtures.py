@@ -170,3 +170,43 @@ stages = [{{ from_step = 3, weights = [1, 1] }}]
         "blocks",
     )
     assert data.stages is not None and data.stages[0].from_step == 3
+
+
+def test_streamed_mixtures_have_the_same_shares_and_resume_anywhere(place, tmp_path):
+    changes = {
+        "data__streaming": True,
+        "data__stages": [{"from_step": 7, "weights": [1, 3]}],
+        "trainer__max_steps": 16,
+        "trainer__checkpoint_every_n_steps": 3,
+    }
+    whole = mixed(place, tmp_path / "whole", (3, 1), **changes)
+    found = ledger(whole)["sources"]
+    assert found["a"]["trained"] == (9 + 5) * 64 and found["b"]["trained"] == (3 + 15) * 64
+    expected = tiny.losses(whole.run_dir)
+    for step in (3, 9):
+        again = mixed(
+            place,
+            tmp_path / f"from{step}",
+            (3, 1),
+            request=Request(resume=str(whole.run_dir / "checkpoints" / f"step_{step}")),
+            data__num_workers=step % 2 + 1,
+            **changes,
+        )
+        assert tiny.losses(again.run_dir) == {s: loss for s, loss in expected.items() if s > step}
+        assert ledger(again) == ledger(whole)
+
+
+def test_a_streamed_mixture_ends_after_as_many_rows_as_its_sources_have(place, tmp_path):
+    state = mixed(
+        place,
+        tmp_path / "run",
+        (1, 1),
+        data__streaming=True,
+        data__packing="best_fit",
+        data__document_mask=True,
+        trainer__max_steps=None,
+        trainer__num_epochs=1,
+    )
+    assert state.stopped_by == "epochs"
+    found = ledger(state)["sources"]
+    assert abs(found["a"]["trained"] - found["b"]["trained"]) <= 2 * 64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -27,6 +28,15 @@ MANIFEST = ShardManifest(
 def test_what_is_written_is_read(tmp_path):
     write_manifest(tmp_path, MANIFEST)
     assert read_manifest(tmp_path) == MANIFEST
+
+
+def test_what_made_the_folder_is_kept_and_may_be_missing(tmp_path):
+    made = replace(MANIFEST, job={"records": 3, "skipped": {"blank": 1}})
+    write_manifest(tmp_path, made)
+    assert read_manifest(tmp_path) == made
+    path = tmp_path / MANIFEST_NAME
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "job"}))
+    assert read_manifest(tmp_path) == replace(made, job={})
 
 
 def test_none_and_anothers(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import math
@@ -9,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -34,6 +36,26 @@ def _no_account(monkeypatch, tmp_path):
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "wandb-config"))
     monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "wandb-cache"))
     monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "wandb-data"))
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path_factory, monkeypatch) -> Path:
+    """Where temporary files go here; whatever a test does to W&B's process, nothing of it may stay."""
+    folder = tmp_path_factory.mktemp("t")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    loaded_before = "wandb" in sys.modules
+    yield folder
+    gc.collect()  # a monitor that was never closed lets go with its last reference
+    ours = not loaded_before and "wandb" in sys.modules  # a test that reads records: gone when pytest ends
+
+    def left() -> list[Path]:
+        return [path for path in folder.iterdir() if not (ours and path.name.startswith("tmp"))]
+
+    end = time.monotonic() + 5
+    while left() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert left() == []
 
 
 @pytest.fixture

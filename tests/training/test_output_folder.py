@@ -11,7 +11,8 @@ import pytest
 from protolith.errors import ConflictError, NotAllowedError, OutputInUseError
 from protolith.formats import checkpoint_files
 from protolith.formats.rundir import RunDir, write_json
-from protolith.training.output_folder import claim, is_alive
+from protolith.training.output_folder import claim, foresee, is_alive, strangers
+from tests.support import tiny
 
 
 def a_run(root, step):
@@ -135,3 +136,50 @@ def test_a_folder_that_cannot_be_made_is_a_typed_refusal():
     with pytest.raises(NotAllowedError):
         with claim(RunDir(Path("/proc/nobody/run")), resume=False, overwrite=False):
             pass
+
+
+def test_a_folder_with_other_peoples_files_is_taken_with_a_word(tmp_path):
+    """Also one that holds only a lock or hidden files is empty; a run is no stranger to itself."""
+    run_dir = RunDir(tmp_path / "out")
+    assert strangers(run_dir) == []
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".lock").touch()
+    assert strangers(run_dir) == []
+    for name in ("b.txt", "a.txt", "photos", "z"):
+        (tmp_path / "out" / name).mkdir()
+    (said,) = strangers(run_dir)
+    assert "is not empty and no run: it holds a.txt, b.txt, photos and 1 more" in said
+    assert foresee(run_dir) == [said]
+    a_run(tmp_path / "out", 0)
+    assert strangers(run_dir) == []
+
+
+def test_the_run_itself_warns_of_a_folder_that_is_not_empty(tmp_path):
+    tiny.write_corpus(tmp_path / "corpus.jsonl", 30)
+    tiny.write_model(tmp_path / "model")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "diary.txt").write_text("mine")
+    state = tiny.train(tmp_path, trainer__max_steps=1)
+    log = (state.run_dir / "logs" / "latest" / "rank_0.log").read_text()
+    assert "WARNING warning: the output folder" in log and "diary.txt" in log
+    assert (tmp_path / "run" / "diary.txt").read_text() == "mine"
+
+
+def test_what_a_claim_would_say_is_foreseen_and_nothing_made(tmp_path):
+    assert foresee(RunDir(tmp_path / "new" / "run")) == []
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConflictError, match="the output folder is a file"):
+        foresee(RunDir(tmp_path / "file"))
+    with pytest.raises(ConflictError, match="a part of the output path is a file"):
+        foresee(RunDir(tmp_path / "file" / "deeper"))
+    run_dir = a_run(tmp_path / "run", 40)
+    a_checkpoint(run_dir, 40)
+    (said,) = foresee(run_dir)
+    assert "already holds a run (step 40, last checkpoint at step 40)" in said and "--resume" in said
+    with claim(run_dir, resume=True, overwrite=False):
+        assert foresee(run_dir) == [f"another run is working in {run_dir.root} right now"]
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    with pytest.raises(ConflictError, match="not a run"):
+        foresee(RunDir(tmp_path / "model"))

@@ -38,7 +38,7 @@ from protolith.errors import (
 _PARSER_ERROR: Any = typer.BadParameter.__mro__[2]
 
 #: Commands whose ``--output`` is a folder; everywhere else it is the long form of ``-o``.
-_OUTPUT_IS_A_FOLDER = ("export", "tokenizer")
+_OUTPUT_IS_A_FOLDER = ("export", "tokenize", "tokenizer")
 
 
 def exit_code_of(action: Callable[[], int], arguments: Sequence[str]) -> int:

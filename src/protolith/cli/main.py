@@ -23,6 +23,7 @@ from protolith.version import __version__
 
 PROGRAM = "protolith"
 _COMPLETION = "_PROTOLITH_COMPLETE"
+_HELP = ("-h", "--help")
 
 
 class Entry(NamedTuple):
@@ -42,8 +43,10 @@ COMMANDS: dict[str, Entry] = {
         "pretrain", "pretrain", "Run a config here: train, or go on with a run.", parser="OptionalResume"
     ),
     "plan": Entry("plan", "plan", "Say what a config would cost, before anything is spent."),
-    "tokenizer train": Entry("tokenizer", "train", "Train a byte-level BPE tokenizer on text."),
+    "data check": Entry("data_check", "check", "Prove token shards good before training on them."),
     "data show": Entry("data_show", "show", "Show a training row: its text, documents and what is masked."),
+    "tokenize": Entry("tokenize", "tokenize", "Turn text into token shards for training."),
+    "tokenizer train": Entry("tokenizer", "train", "Train a byte-level BPE tokenizer on text."),
     "generate": Entry("generate", "generate", "Let a model go on with a text."),
     "eval": Entry("evaluate", "evaluate", "Held-out loss and perplexity of a model."),
     "export": Entry("export", "export", "Turn a checkpoint into a Hugging Face model folder."),
@@ -54,8 +57,8 @@ COMMANDS: dict[str, Entry] = {
 }
 
 _GROUPS = {
+    "data": "Token shards: are they what training needs?",
     "tokenizer": "Tokenizers of your own.",
-    "data": "Token shards: proofs and views.",
     "config": "Configs and their schema.",
     "runs": "Runs and what they came to. Without a command: list those under DIR (default: output).",
 }
@@ -84,8 +87,10 @@ class LazyGroup(TyperGroup):
         return _command(full) if full in COMMANDS else None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if self.prefix in COMMANDS and (not args or args[0] not in (*self.list_commands(ctx), "--help")):
+        if self.prefix in COMMANDS and (not args or args[0] not in (*self.list_commands(ctx), *_HELP)):
             args = [self.prefix, *args]
+        elif not args:  # a group alone shows what is in it, as the program itself does
+            args = ["--help"]
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -142,6 +147,7 @@ def _program() -> Any:
         pretty_exceptions_enable=False,
         help="Pretrain language models from scratch.",
         epilog="Help on a command: protolith COMMAND --help",
+        context_settings={"help_option_names": list(_HELP)},  # commands below have it from here
     )
 
     @app.callback()

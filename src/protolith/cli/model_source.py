@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from protolith.errors import CheckpointError, ModelError, NotFoundError
-from protolith.formats.checkpoint_files import list_checkpoints, problem_of
+from protolith.formats.checkpoint_files import complete_names, list_checkpoints, problem_of
 from protolith.formats.rundir import RunDir, is_run_dir, read_json
 from protolith.model.directory import models_home
 
@@ -60,7 +60,7 @@ def find_model(name: str, *, verify: bool = False) -> ModelSource:
     """
     path = _place(name)
     if not path.exists():
-        raise NotFoundError(f"no model {name}", where=name, hint="give a model, run or checkpoint folder")
+        raise _nothing_there(name, path)
     if path.is_file():
         raise ModelError("this is a file", where=name, hint="give the folder that holds it")
     if is_run_dir(path):
@@ -95,6 +95,16 @@ def find_checkpoint(name: str) -> ModelSource:
             hint="give checkpoints/step_<N> of a run, or the run's folder",
         )
     return source
+
+
+def _nothing_there(name: str, path: Path) -> NotFoundError:
+    """With the checkpoints that there are, where it looks like one."""
+    beside = (path.parent, RunDir(path.parent).checkpoints)
+    there = next(filter(None, map(complete_names, beside)), "")
+    if _CHECKPOINT_NAME.match(path.name):
+        hint = f"there are: {there}" if there else "give a run or checkpoint folder"
+        return NotFoundError(f"no checkpoint {name}", where=name, hint=hint)
+    return NotFoundError(f"no model {name}", where=name, hint="give a model, run or checkpoint folder")
 
 
 def _place(name: str) -> Path:

@@ -20,6 +20,8 @@ import typer
 
 from protolith.formats.rundir import jsonable
 
+_MOST_DRAWN_ROWS = 1000
+
 
 class Form(StrEnum):
     """How an answer is written."""
@@ -87,10 +89,11 @@ def heading(text: str) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = ()) -> None:
-    """Print a table. ``right`` names the columns of numbers. Cells are cleaned here."""
+    """Print a table. ``right`` names the columns of numbers. Cells are cleaned here. Thousands of rows are
+    aligned text on a terminal too: to draw them takes many seconds."""
     cells = [[clean(str(cell)) for cell in row] for row in rows]
     numbers = set(right)
-    if is_terminal(sys.stdout):
+    if is_terminal(sys.stdout) and len(cells) <= _MOST_DRAWN_ROWS:
         _rich_table(columns, cells, numbers)
         return
     everything = [list(columns), *cells]

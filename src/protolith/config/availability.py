@@ -49,10 +49,6 @@ def _unavailable(config: TrainConfig) -> list[tuple[str, str, str]]:
             "splitting streamed text",
             "name held-out text in data.eval_path",
         ),
-        (streamed and data.document_mask, "data.document_mask", "masking in streamed text", ""),
-        (streamed and data.packing == "best_fit", "data.packing", "best_fit of streamed text", "use true"),
-        (streamed and data.sources is not None, "data.sources", "a mixture of streamed text", ""),
-        (streamed and data.weights is not None, "data.weights", "a mixture of streamed text", ""),
         (
             data.format == "tokens" and data.eval_split > 0,
             "data.eval_split",

@@ -6,6 +6,7 @@ was found: ``recipe.yaml:12: trainer.batch_size: expected a whole number, got 2.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -207,6 +208,12 @@ def _text_hint(value: Any) -> str:
     return ""
 
 
+def _list_hint(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        return ""
+    return "write " + json.dumps([part.strip() for part in value.split(",")], ensure_ascii=False)
+
+
 def _no_hint(_value: Any) -> str:
     return ""
 
@@ -226,8 +233,8 @@ _KINDS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "float": ("a number", _number_hint),
     "bool": ("true or false", _truth_hint),
     "string": ("text", _text_hint),
-    "tuple": ("a list", _no_hint),
-    "list": ("a list", _no_hint),
+    "tuple": ("a list", _list_hint),
+    "list": ("a list", _list_hint),
     "dict": ("a section of key: value pairs", _no_hint),
     "model": ("a section of key: value pairs", _no_hint),
 }

@@ -144,9 +144,8 @@ class Spelling:
         if here:
             return f"{dotted} belongs to {self.foreign_label}; here its keys are in {', '.join(here)}"
         around = dotted.rpartition(".")[0]
-        beside = {
-            name.rpartition(".")[2]: name for name in self.sections if name.rpartition(".")[0] == around
-        }
+        lead = f"{around}." if around else ""  # a key may hold values of its own, as model.overrides does
+        beside = {name: lead + name for name in self.children(around)}
         near = difflib.get_close_matches(_plain(path[-1]), sorted(beside), n=1, cutoff=0.6)
         return f"did you mean {beside[near[0]]}?" if near else ""
 

@@ -51,6 +51,10 @@ class LoadedConfig:
     warnings: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
 
+    def say(self, key: str) -> str:
+        """The user's own name of a canonical key, for messages."""
+        return self.names.get(key, key)
+
 
 def job_spelling() -> Spelling:
     """Names of a TOML config, with those of the recipe known for hints."""

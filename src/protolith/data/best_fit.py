@@ -1,18 +1,58 @@
-"""Which items share a row: best fit, longest first.
+"""Whole documents to rows: what the items are, and which share a row: best fit, longest first.
 
-Comes in: item lengths. Goes out: the row of each. Each item, the longest first, goes where the least room is
-left that still takes it; items of one length are placed together, so the cost depends on how many different
-lengths and rooms there are, not on how many items: some 50 ms for a hundred thousand.
+A document of at most S tokens is one item; a longer one is cut into pieces of S and what remains.
+
+``best_fit`` takes item lengths and gives the row of each. Each item, the longest first, goes where the least
+room is left that still takes it; items of one length are placed together, so the cost depends on how many
+different lengths and rooms there are, not on how many items: some 50 ms for a hundred thousand.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from protolith.data.packing import Ints, RowCounts
+
+#: Of an item: a document's first token is in it; the document goes on after it.
+BEGINS, GOES_ON = 1, 2
+
+
+@dataclass(frozen=True)
+class Items:
+    """Documents and pieces of documents. starts: where the first token lies; lengths: tokens; flags: BEGINS
+    and GOES_ON."""
+
+    starts: Ints
+    lengths: Ints
+    flags: npt.NDArray[np.uint8]
+
+
+def items_of(starts: Ints, lengths: Ints, seq_len: int) -> Items:
+    """The items of documents, in order."""
+    pieces = -(-lengths // seq_len)
+    document = np.repeat(np.arange(len(lengths)), pieces)
+    piece = np.arange(len(document)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    flags = np.where(piece == 0, BEGINS, 0) + np.where(piece < pieces[document] - 1, GOES_ON, 0)
+    return Items(
+        starts[document] + piece * seq_len,
+        np.minimum(lengths[document] - piece * seq_len, seq_len),
+        flags.astype(np.uint8),
+    )
+
+
+def count_items(lengths: Ints, flags: npt.NDArray[np.uint8], num_rows: int, seq_len: int) -> RowCounts:
+    """Counts of rows of these items. A document's first token is masked; of each item all tokens but the
+    first are targets, and one more where the document goes on."""
+    num_tokens = int(lengths.sum(dtype=np.int64))
+    masked = int(np.count_nonzero(flags & BEGINS))
+    trained = num_tokens - len(lengths) + int(np.count_nonzero(flags & GOES_ON))
+    return RowCounts(
+        read=trained + masked, trained=trained, masked=masked, padded=num_rows * seq_len - num_tokens
+    )
 
 
 def best_fit(lengths: Ints, capacity: int) -> tuple[Ints, int]:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from protolith.data.best_fit import best_fit
+from protolith.data.best_fit import GOES_ON, best_fit, count_items, items_of
 from protolith.data.document_index import lengths_in_pieces, require_indexes, segments_between
 from protolith.data.document_rows import SHORT
 from protolith.data.packing import (
@@ -46,7 +46,6 @@ from protolith.errors import CorpusTooSmallError
 
 _GROUP_DOCUMENTS = 1 << 17
 _MOST_IN_MEMORY = 1 << 22
-_BEGINS, _GOES_ON = 1, 2
 
 
 class BestFitRows:
@@ -82,14 +81,14 @@ class BestFitRows:
                 poll()
             long_enough = group[:, 1] >= 2
             num_short += len(group) - int(np.count_nonzero(long_enough))
-            items = _items(group[long_enough], seq_len)
+            items = items_of(group[long_enough, 0], group[long_enough, 1], seq_len)
             row_of, num_rows = best_fit(items.lengths, seq_len)
             order = np.argsort(row_of, kind="stable")
             starts.append(items.starts[order])
             lengths.append(items.lengths[order])
             flags.append(items.flags[order])
             firsts.append(num_items + np.searchsorted(row_of[order], np.arange(num_rows)))
-            counts += _counts_of(items.lengths, items.flags, num_rows, seq_len)
+            counts += count_items(items.lengths, items.flags, num_rows, seq_len)
             num_items += len(order)
             self.num_rows += num_rows
         if self.num_rows == 0:
@@ -136,7 +135,7 @@ class BestFitRows:
             np.cumsum(ends - begins) - (ends - begins), ends - begins
         )
         items = np.repeat(begins, ends - begins) + within
-        return _counts_of(self._lengths[items], self._flags[items], len(numbers), self.seq_len)
+        return count_items(self._lengths[items], self._flags[items], len(numbers), self.seq_len)
 
     def segments(self, number: int) -> list[Segment]:
         parts: list[Segment] = []
@@ -149,7 +148,7 @@ class BestFitRows:
     def _row_items(self, number: int) -> Iterator[tuple[int, int, int]]:
         """(first token, tokens, 1 if the document goes on after them) of each item of a row."""
         here = slice(int(self._firsts[number]), int(self._firsts[number + 1]))
-        goes_on = (self._flags[here] & _GOES_ON) // _GOES_ON
+        goes_on = (self._flags[here] & GOES_ON) // GOES_ON
         return zip(self._starts[here].tolist(), self._lengths[here].tolist(), goes_on.tolist(), strict=True)
 
     def _notes(self, num_short: int) -> tuple[str, ...]:
@@ -158,26 +157,6 @@ class BestFitRows:
         if num_short:
             notes.append(f"{num_short:,} {SHORT} make no row")
         return tuple(notes)
-
-
-class _Items:
-    """Documents and pieces of documents of one group, in order."""
-
-    def __init__(self, starts: Ints, lengths: Ints, flags: npt.NDArray[np.uint8]) -> None:
-        self.starts = starts
-        self.lengths = lengths
-        self.flags = flags
-
-
-def _items(documents: Ints, seq_len: int) -> _Items:
-    """The items of documents (int64[n, 2]: first token, tokens)."""
-    pieces = -(-documents[:, 1] // seq_len)
-    document = np.repeat(np.arange(len(documents)), pieces)
-    piece = np.arange(len(document)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    starts = documents[document, 0] + piece * seq_len
-    lengths = np.minimum(documents[document, 1] - piece * seq_len, seq_len)
-    flags = np.where(piece == 0, _BEGINS, 0) + np.where(piece < pieces[document] - 1, _GOES_ON, 0)
-    return _Items(starts, lengths, flags.astype(np.uint8))
 
 
 def _groups(pool: TokenPool) -> Iterator[Ints]:
@@ -199,17 +178,6 @@ def _groups(pool: TokenPool) -> Iterator[Ints]:
             size += len(documents)
     if size:
         yield np.concatenate(waiting)
-
-
-def _counts_of(lengths: Ints, flags: npt.NDArray[np.uint8], num_rows: int, seq_len: int) -> RowCounts:
-    """A document's first token is masked; of each item all tokens but the first are targets, and one more
-    where the document goes on."""
-    num_tokens = int(lengths.sum(dtype=np.int64))
-    masked = int(np.count_nonzero(flags & _BEGINS))
-    trained = num_tokens - len(lengths) + int(np.count_nonzero(flags & _GOES_ON))
-    return RowCounts(
-        read=trained + masked, trained=trained, masked=masked, padded=num_rows * seq_len - num_tokens
-    )
 
 
 class _Column:

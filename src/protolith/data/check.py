@@ -13,35 +13,33 @@ the model's vocabulary. Goes out: ``CheckReport``: warnings, errors, and whether
 - *Tokenizer*: the one named in the metadata against the one given.
 - *Held-out data* that is also training data: the same files, or copies of them.
 
-Cost: some 50 million tokens and 100,000 documents at most, for very many shards at least 16 thousand tokens
-and 10 documents of each. Constant memory.
+Cost and how much is looked at: ``data/shard_samples.py``. Constant memory.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import TypeVar
 
 from protolith.data.identity import shard_identity
+from protolith.data.shard_samples import (
+    IdsSeen,
+    SeparatorRate,
+    has_eos,
+    ids_seen,
+    rate_in_words,
+    sample_size,
+    separator_rate,
+    spread_pieces,
+)
 from protolith.data.shards import TokenPool, beyond_vocabulary
 from protolith.formats.shard_files import ShardInfo
 
-_SAMPLED_DOCUMENTS = 1000
-_SAMPLED_DOCUMENTS_IN_ALL = 100_000
-_FEWEST_DOCUMENTS = 10
-_PIECES_FOR_EOS = 64
 _NUM_READERS = 8
-_FULL_SCAN_TOKENS = 50_000_000
-_SCAN_PIECE_TOKENS = 1 << 20
-_SAMPLE_PIECE_TOKENS = 4096
-_FEWEST_PIECES = 4
 _SHOWN = 5
 
 Found = TypeVar("Found")
@@ -55,17 +53,6 @@ class CheckReport:
     warnings: tuple[str, ...]
     errors: tuple[str, ...]
     all_ids_checked: bool
-
-
-@dataclass(frozen=True)
-class SeparatorRate:
-    """How documents of one shard end. ``other_id`` is the most frequent end that is not EOS (-1: none)."""
-
-    num_sampled: int
-    num_eos: int
-    num_doubled: int
-    other_id: int
-    num_other: int
 
 
 def quick_check(
@@ -98,37 +85,14 @@ def quick_check(
     return CheckReport(tuple(warnings + unknown), tuple(errors), scanned_all)
 
 
-def separator_rate(pool: TokenPool, number: int, eos_id: int, max_documents: int) -> SeparatorRate:
-    """How documents of shard ``number``, at most ``max_documents`` of them spread over it, end."""
-    ends = pool.document_ends(number)
-    documents = np.unique(np.linspace(0, len(ends) - 1, min(max_documents, len(ends))).astype(np.int64))
-    stops = ends[documents]
-    lengths = stops - np.where(documents > 0, ends[documents - 1], 0)
-    tails = [
-        pool.read_shard(number, stop - min(length, 2), stop).tolist()
-        for stop, length in zip(stops.tolist(), lengths.tolist(), strict=True)
-        if length
-    ]
-    others = Counter(tail[-1] for tail in tails if tail[-1] != eos_id)
-    other_id, num_other = others.most_common(1)[0] if others else (-1, 0)
-    return SeparatorRate(
-        num_sampled=len(tails),
-        num_eos=len(tails) - others.total(),
-        num_doubled=tails.count([eos_id, eos_id]),
-        other_id=other_id,
-        num_other=num_other,
-    )
-
-
 def _separator_warnings(pool: TokenPool, eos_id: int) -> list[str]:
-    share = _SAMPLED_DOCUMENTS_IN_ALL // len(pool.shards)
-    max_documents = min(_SAMPLED_DOCUMENTS, max(share, _FEWEST_DOCUMENTS))
+    max_documents = sample_size(len(pool.shards), pool.num_tokens).documents
 
     def look(number: int) -> SeparatorRate | None:
         """None: no index, and EOS is there somewhere."""
         if pool.shards[number].index_path is not None:
             return separator_rate(pool, number, eos_id, max_documents)
-        if any((piece == eos_id).any() for _start, piece in _spread_pieces(pool, number, _PIECES_FOR_EOS)):
+        if has_eos(pool, number, eos_id):
             return None
         return SeparatorRate(num_sampled=0, num_eos=0, num_doubled=0, other_id=-1, num_other=0)
 
@@ -139,7 +103,7 @@ def _separator_warnings(pool: TokenPool, eos_id: int) -> list[str]:
         if shard.index_path is None:
             absent.append(shard.name)
         if rate.num_eos < rate.num_sampled:
-            missing.append(f"{shard.name}: {_rate_in_words(rate, eos_id)}")
+            missing.append(f"{shard.name}: {rate_in_words(rate, eos_id)}")
         if rate.num_doubled:
             doubled.append(f"{shard.name}: {rate.num_doubled} of {rate.num_sampled}")
     warnings = []
@@ -158,15 +122,6 @@ def _separator_warnings(pool: TokenPool, eos_id: int) -> list[str]:
     return warnings
 
 
-def _rate_in_words(rate: SeparatorRate, eos_id: int) -> str:
-    share = 100 * rate.num_other / rate.num_sampled
-    if rate.num_other >= 0.5 * rate.num_sampled:
-        how = f"documents end with id {rate.other_id} ({share:.0f} %), not with EOS {eos_id}"
-    else:
-        how = f"most often with id {rate.other_id} ({share:.0f} %)"
-    return f"{rate.num_eos} of {rate.num_sampled} end with EOS; {how}"
-
-
 def _width_warnings(pool: TokenPool, num_ids: int) -> list[str]:
     narrow = [shard.name for shard in pool.shards if shard.token_bytes == 2]
     if num_ids <= 1 << 16 or not narrow:
@@ -178,19 +133,21 @@ def _width_warnings(pool: TokenPool, num_ids: int) -> list[str]:
 
 
 def _tokenizer_warnings(pool: TokenPool, tokenizer_name: str) -> list[str]:
-    ours = _bare_name(tokenizer_name)
-    if not ours:
-        return []
     others: dict[str, list[str]] = defaultdict(list)
     for shard in pool.shards:
-        theirs = _bare_name(shard.tokenizer_name)
-        if theirs and theirs != ours and not theirs.startswith("unknown tokenizer"):
+        if is_another_tokenizer(shard.tokenizer_name, tokenizer_name):
             others[shard.tokenizer_name].append(shard.name)
     return [
         f'{len(names)} shards say they were made with the tokenizer "{name}", not "{tokenizer_name}":'
         f" {_some(names)}"
         for name, names in others.items()
     ]
+
+
+def is_another_tokenizer(in_metadata: str, given: str) -> bool:
+    """Whether two names cannot mean the same tokenizer; a name that is missing says nothing."""
+    theirs, ours = _bare_name(in_metadata), _bare_name(given)
+    return bool(ours and theirs) and theirs != ours and not theirs.startswith("unknown tokenizer")
 
 
 def _bare_name(name: str) -> str:
@@ -203,44 +160,25 @@ def _check_ids(
     pool: TokenPool, vocab_size: int, tokenizer_size: int | None
 ) -> tuple[list[str], list[str], bool]:
     """(errors, warnings, whether all ids were looked at)."""
-    scan_all = pool.num_tokens <= _FULL_SCAN_TOKENS
-    pieces_a_shard = _FULL_SCAN_TOKENS // _SAMPLE_PIECE_TOKENS // len(pool.shards)
+    pieces = sample_size(len(pool.shards), pool.num_tokens).pieces
 
-    def look(number: int) -> tuple[str, int]:
-        pieces = (
-            _all_pieces(pool, number)
-            if scan_all
-            else _spread_pieces(pool, number, max(_FEWEST_PIECES, pieces_a_shard))
-        )
-        return _first_beyond(pieces, pool.shards[number], vocab_size)
+    def look(number: int) -> IdsSeen:
+        return ids_seen(spread_pieces(pool, number, pieces), vocab_size)
 
     errors: list[str] = []
     unknown: list[str] = []
-    for shard, (error, highest) in zip(pool.shards, _for_each_shard(pool, look), strict=True):
-        if error:
-            errors.append(error)
-        elif tokenizer_size is not None and highest >= tokenizer_size:
-            unknown.append(f"{shard.name}: up to {highest}")
+    for shard, seen in zip(pool.shards, _for_each_shard(pool, look), strict=True):
+        if seen.beyond is not None:
+            error = beyond_vocabulary(shard, *seen.beyond, vocab_size)
+            errors.append(f"{error.where}: {error.message}")
+        elif tokenizer_size is not None and seen.highest >= tokenizer_size:
+            unknown.append(f"{shard.name}: up to {seen.highest}")
     warnings = (
         [f"ids that the tokenizer of {tokenizer_size} entries does not know: {_some(unknown, '; ')}"]
         if unknown
         else []
     )
-    return errors, warnings, scan_all
-
-
-def _first_beyond(
-    pieces: Iterator[tuple[int, npt.NDArray[Any]]], shard: ShardInfo, vocab_size: int
-) -> tuple[str, int]:
-    """The error for the first id beyond the vocabulary ("" when there is none) and the highest id seen."""
-    highest = -1
-    for start, piece in pieces:
-        highest = max(highest, int(piece.max()))
-        if highest >= vocab_size:
-            place = int((piece >= vocab_size).argmax())
-            error = beyond_vocabulary(shard, start + place, int(piece[place]), vocab_size)
-            return f"{error.where}: {error.message}", highest
-    return "", highest
+    return errors, warnings, pieces is None
 
 
 def _for_each_shard(pool: TokenPool, look: Callable[[int], Found]) -> list[Found]:
@@ -250,23 +188,6 @@ def _for_each_shard(pool: TokenPool, look: Callable[[int], Found]) -> list[Found
         return [look(number) for number in numbers]
     with ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="check") as readers:
         return list(readers.map(look, numbers))
-
-
-def _all_pieces(pool: TokenPool, number: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    num_tokens = pool.shards[number].num_tokens
-    for start in range(0, num_tokens, _SCAN_PIECE_TOKENS):
-        yield start, pool.read_shard(number, start, min(start + _SCAN_PIECE_TOKENS, num_tokens))
-
-
-def _spread_pieces(pool: TokenPool, number: int, num_pieces: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    """(offset, ids) of pieces spread over a shard, its first and its last among them."""
-    room = pool.shards[number].num_tokens - _SAMPLE_PIECE_TOKENS
-    if room < num_pieces * _SAMPLE_PIECE_TOKENS:  # the pieces would nearly cover it
-        yield from _all_pieces(pool, number)
-        return
-    for piece in range(num_pieces):
-        start = room * piece // (num_pieces - 1)
-        yield start, pool.read_shard(number, start, start + _SAMPLE_PIECE_TOKENS)
 
 
 def _overlap_warnings(pool: TokenPool, training: TokenPool) -> list[str]:

@@ -14,7 +14,7 @@ import gzip
 import hashlib
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
@@ -57,7 +57,7 @@ class Block:
 class _Digested(io.RawIOBase):
     """The file as it lies on disk, digesting what passes."""
 
-    def __init__(self, file: io.FileIO) -> None:
+    def __init__(self, file: io.RawIOBase) -> None:
         super().__init__()
         self._file = file
         self.sha256 = hashlib.sha256()
@@ -77,19 +77,28 @@ class _Digested(io.RawIOBase):
 class BlockReader:
     """One file's blocks; after the last one ``digest`` is the SHA-256 of the file as it was read.
 
+    ``open_raw`` opens the bytes where they are not those of ``file.path``: a part of a file, or a remote one.
+
     Raises (while iterating):
         BadRecordError: the file is no UTF-8 text, or a compressed file is damaged or cut short.
         NotFoundError, NotAllowedError: it cannot be opened.
     """
 
-    def __init__(self, file: DataFile, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(
+        self,
+        file: DataFile,
+        block_bytes: int = BLOCK_BYTES,
+        *,
+        open_raw: Callable[[], io.RawIOBase] | None = None,
+    ) -> None:
         self.file = file
+        self._open_raw = open_raw or (lambda: io.FileIO(file.path))
         self.digest = ""
         self._block_bytes = block_bytes
 
     def __iter__(self) -> Iterator[Block]:
         try:
-            raw = io.FileIO(self.file.path)
+            raw = self._open_raw()
         except FileNotFoundError:
             raise NotFoundError("the file is gone", where=str(self.file.path)) from None
         except PermissionError as error:

@@ -2,6 +2,7 @@
 
 Comes in: paths as the user wrote them (see ``data/files.py`` for what a path may be).
 Goes out: one ``ShardInfo`` a shard and the notes to say once; all bad shards of all paths in one error.
+``survey_shards`` gives good and bad ones side by side, for those who want to see them all.
 
 - Empty shards (empty tasks of a tokenizing job leave them) are skipped and said.
 - A shuffled copy beside its source (``X_unshuffled.ds`` and ``X_..._shuffled.ds``, which an interrupted
@@ -14,10 +15,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from protolith.data.files import DataFile, find_files, name_some
-from protolith.errors import DataError, ShardError
+from protolith.errors import DataError, ProtolithError, ShardError
 from protolith.formats.shard_files import ShardInfo, index_path_of, metadata_path_of, read_shard_info
 from protolith.formats.shard_manifest import MANIFEST_NAME
 
@@ -29,39 +31,84 @@ _STAGES = ("unshuffled", "shuffled", "doc_shuffled", "chunk_shuffled")
 _PART = re.compile(r"_?\d{5}\Z")
 
 
+@dataclass(frozen=True)
+class Surveyed:
+    """One shard as it was found: proved (``shard``), bad (``error`` says how) or, with neither, empty.
+    ``replaced``: the source of a shuffled copy, which is read in its place."""
+
+    file: DataFile
+    shard: ShardInfo | None = None
+    error: ProtolithError | None = None
+    replaced: bool = False
+
+
+@dataclass(frozen=True)
+class ShardSurvey:
+    """Every shard behind some paths, good or bad, in reading order; what is wrong between shards that are
+    good by themselves; and notes."""
+
+    found: tuple[Surveyed, ...]
+    conflicts: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def survey_shards(paths: Sequence[str]) -> ShardSurvey:
+    """Look at every shard behind ``paths``; bad ones are told, not raised.
+
+    Raises:
+        NotFoundError: a path does not exist.
+        DataError: a folder without shards.
+        NotAllowedError: a folder that may not be listed.
+    """
+    files = find_files(paths, suffixes=SHARD_SUFFIXES, what="token shards", companions=_COMPANIONS)
+    found = [_look(file) for file in files.files]
+    replaced, copy_notes, conflicts = _copies_of([one.shard for one in found if one.shard is not None])
+    return ShardSurvey(
+        found=tuple(
+            replace(one, replaced=one.shard is not None and one.file.path in replaced) for one in found
+        ),
+        conflicts=tuple(conflicts),
+        notes=(*files.notes, *copy_notes),
+    )
+
+
+def _look(file: DataFile) -> Surveyed:
+    try:
+        if file.size_bytes == 0 and _is_empty(file):
+            return Surveyed(file)
+        return Surveyed(file, read_shard_info(file.path, file.name))
+    except ProtolithError as error:
+        return Surveyed(file, error=error)
+
+
 def find_shards(paths: Sequence[str]) -> tuple[tuple[ShardInfo, ...], tuple[str, ...]]:
     """All shards behind ``paths``, proved, in reading order, and notes.
 
     Raises:
         NotFoundError: a path does not exist.
+        NotAllowedError: a file may not be read.
         ShardError: ``problems`` lists every bad shard, one line each.
         DataError: a folder without shards, or with empty ones only.
     """
-    found = find_files(paths, suffixes=SHARD_SUFFIXES, what="token shards", companions=_COMPANIONS)
-    shards: list[ShardInfo] = []
-    empty: list[str] = []
-    problems: list[str] = []
-    for file in found.files:
-        try:
-            if file.size_bytes == 0 and _is_empty(file):
-                empty.append(file.name)
-            else:
-                shards.append(read_shard_info(file.path, file.name))
-        except ShardError as error:
-            problems.append(f"{error.where}: {error.message}")
-    kept, copy_notes, copy_problems = _without_copies(shards)
-    problems.extend(copy_problems)
+    survey = survey_shards(paths)
+    bad = [one.error for one in survey.found if one.error is not None]
+    for error in bad:
+        if not isinstance(error, ShardError):
+            raise error
+    problems = [*(f"{error.where}: {error.message}" for error in bad), *survey.conflicts]
     if problems:
         raise _bad_shards(paths, problems)
+    kept = [one.shard for one in survey.found if one.shard is not None and not one.replaced]
+    empty = [one.file.name for one in survey.found if one.shard is None]
     if not kept:
         raise DataError(
             f"all {len(empty)} shards are empty", where=", ".join(paths), hint="tokenize the text again"
         )
-    notes = list(found.notes)
+    notes = list(survey.notes)
     if empty:  # one sentence for all that was left out
         skipped = f"skipped {len(empty)} empty shard{'s' * (len(empty) > 1)} ({name_some(empty)})"
         notes = ["; ".join([skipped, *notes])]
-    return tuple(kept), (*notes, *copy_notes, *_notes_about(kept))
+    return tuple(kept), (*notes, *_notes_about(kept))
 
 
 def _is_empty(file: DataFile) -> bool:
@@ -110,8 +157,8 @@ def _notes_about(shards: list[ShardInfo]) -> list[str]:
     return notes
 
 
-def _without_copies(shards: list[ShardInfo]) -> tuple[list[ShardInfo], list[str], list[str]]:
-    """Shards without the sources of shuffled copies; notes; problems."""
+def _copies_of(shards: list[ShardInfo]) -> tuple[set[Path], list[str], list[str]]:
+    """Sources of shuffled copies, which are not to be read; notes; problems."""
     by_folder: dict[Path, dict[str, ShardInfo]] = defaultdict(dict)
     for shard in shards:
         by_folder[shard.path.parent][shard.path.name] = shard
@@ -132,7 +179,7 @@ def _without_copies(shards: list[ShardInfo]) -> tuple[list[ShardInfo], list[str]
                     f"{source}: seems the source of {copy}, but has {held}, not {copied} tokens:"
                     " the same text twice, one of them cut; keep only the good one"
                 )
-    return [shard for shard in shards if shard.path not in dropped], notes, problems
+    return dropped, notes, problems
 
 
 def _copies(names: dict[str, ShardInfo]) -> list[tuple[list[ShardInfo], list[ShardInfo]]]:

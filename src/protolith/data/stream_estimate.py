@@ -79,13 +79,16 @@ def estimate_rows(stream: TextStream, poll: Callable[[], None] | None = None) ->
         raise CorpusTooSmallError(f"no documents in {tally.records} records", where=text.files[0].name)
     if stream.packing:
         tokens = round(seen.tokens * scale)
-        if exact and tokens < stream.seq_len + 1:
+        if exact and stream.packing is True and tokens < stream.seq_len + 1:
             raise CorpusTooSmallError(
                 f"{tokens} tokens found, {stream.seq_len + 1} needed for one row of {stream.seq_len}",
                 hint="use more data, or a smaller sequence length",
             )
-        num_targets = max(1, tokens - stream.num_lanes)
-        num_rows = max(1, math.ceil(num_targets / stream.seq_len))
+        masked = stream.num_lanes
+        if stream.document_mask or stream.packing == "best_fit":
+            masked = max(masked, round(seen.documents * scale))
+        num_targets = max(1, tokens - masked)
+        num_rows = max(1, math.ceil((tokens - stream.num_lanes) / stream.seq_len))
     else:
         num_rows, num_targets = max(1, round(seen.documents * scale)), max(1, round(seen.trained * scale))
     notes = _notes(stream, seen, exact, round(seen.text_bytes))

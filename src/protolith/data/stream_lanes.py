@@ -10,11 +10,15 @@ one that is never a target.
 
     block 1: a b c d e     block 2: f g h ...       S = 3:   a b c -> b c d    d e f -> e f g    ...
 
+``BestFitLane`` (packing: best_fit): see ``data/stream_best_fit.py``.
+
 ``DocumentLane`` (packing: false): one document a row; what is beyond S + 1 tokens is cut. Documents of fewer
 than two tokens make no row.
 
 Counts are those of ``data/packing.py``, by the epoch in which each token was read: read = trained + masked +
 cut for every row.
+
+With ``document_mask`` windows have no target across documents, and rows come with positions.
 
 State: which block, and how many of its tokens (or documents) are used up: two small numbers, since a block
 can be read again. Tokens themselves are in the state only where what is carried over waits for a block.
@@ -29,7 +33,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from protolith.data.packing import NO_TARGET, PADDING_INPUT, Ints, RowCounts
+from protolith.data.packing import NO_TARGET, PADDING_INPUT, Ints, RowCounts, fill_positions
 
 Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 EpochCounts = dict[int, RowCounts]
@@ -54,30 +58,37 @@ class Documents:
     size_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class StreamRow:
     """inputs: int64[S]; targets: int64[S], -100 where there is none; counts: of its tokens, by epoch; block:
-    the last one that its tokens are of."""
+    the last one that its tokens are of; positions: int64[S] where documents do not see each other; source:
+    whose row it is."""
 
     inputs: Ints
     targets: Ints
     counts: EpochCounts
     block: BlockName | None = None
+    positions: Ints | None = None
+    source: str = ""
 
 
 class Lane(Protocol):
-    """A row maker. ``block`` is the one that a restored lane must be given again by ``reopen``."""
+    """A row maker."""
 
-    block: BlockName | None
+    def blocks(self) -> list[BlockName]:
+        """Those that a restored lane must be given again by ``reopen``, in order."""
 
     def add(self, documents: Documents) -> None:
         """The next block; only when ``row`` gave None."""
 
     def reopen(self, documents: Documents) -> None:
-        """The block that the restored state names."""
+        """The next of the blocks that the restored state names."""
 
     def row(self) -> StreamRow | None:
         """The next row; None: another block is needed first."""
+
+    def flush(self) -> bool:
+        """There is no block for now: whether rows can be made of what was waiting for one."""
 
     def close_block(self) -> None:
         """There is no block for now: forget the used-up one."""
@@ -92,15 +103,20 @@ class Lane(Protocol):
         """JSON types only."""
 
 
-def open_lane(seq_len: int, packing: bool, ids_type: npt.DTypeLike, state: dict[str, Any] | None) -> Lane:
-    """A new lane, or one with the state of another."""
-    return WindowLane(seq_len, ids_type, state) if packing else DocumentLane(seq_len, state)
-
-
 class WindowLane:
     """Windows over the line of tokens. ``_start``: the first input of the next row, in ``_line``."""
 
-    def __init__(self, seq_len: int, ids_type: npt.DTypeLike, state: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        seq_len: int,
+        ids_type: npt.DTypeLike,
+        state: dict[str, Any] | None = None,
+        *,
+        document_mask: bool = False,
+    ) -> None:
+        self.document_mask = document_mask
+        #: where documents begin in the line, ascending; kept only with document_mask
+        self._document_starts: Ints = np.empty(0, dtype=np.int64)
         self.block: BlockName | None = None
         self._seq_len = seq_len
         self._line: Any = np.empty(0, dtype=ids_type)
@@ -118,16 +134,27 @@ class WindowLane:
                 self.block = BlockName(*state["block"])
             for epoch, ids in state["carried"]:
                 self._append(epoch, np.array(ids, dtype=ids_type))
+            self._document_starts = np.array(state.get("document_starts", ()), dtype=np.int64)
+
+    def blocks(self) -> list[BlockName]:
+        return [self.block] if self.block is not None else []
 
     def add(self, documents: Documents) -> None:
         self._drop_used()
         self._carried = len(self._line)
-        self._append(documents.name.epoch, documents.ids)
-        self.block, self._size_bytes = documents.name, documents.size_bytes
+        self.reopen(documents)
+        self.block = documents.name
 
     def reopen(self, documents: Documents) -> None:
+        if self.document_mask:
+            begin = np.cumsum(documents.lengths) - documents.lengths + len(self._line)
+            begin = begin[documents.lengths > 0]
+            self._document_starts = np.concatenate([self._document_starts, begin])
         self._append(documents.name.epoch, documents.ids)
         self._size_bytes = documents.size_bytes
+
+    def flush(self) -> bool:
+        return False
 
     def row(self) -> StreamRow | None:
         return self._take(self._seq_len) if self._left() > self._seq_len else None
@@ -158,7 +185,11 @@ class WindowLane:
             if end > begin:
                 carried.append([epoch, self._line[begin:end].tolist()])
                 begin = end
-        return {"block": None, "used": 0, "carried": carried, "fresh": self._fresh}
+        state = {"block": None, "used": 0, "carried": carried, "fresh": self._fresh}
+        if self.document_mask:
+            starts = self._document_starts - self._start
+            state["document_starts"] = starts[starts >= 0].tolist()
+        return state
 
     def _left(self) -> int:
         return len(self._line) - self._start
@@ -172,12 +203,22 @@ class WindowLane:
     def _drop_used(self) -> None:
         self._line = self._line[self._start :].copy()
         self._borders = [(epoch, end - self._start) for epoch, end in self._borders if end > self._start]
+        self._document_starts = self._document_starts[self._document_starts >= self._start] - self._start
         self._start = 0
 
     def _take(self, num_targets: int) -> StreamRow:
         """A row of the next ``num_targets`` inputs and their targets, padded where that is less than S."""
         start, stop, seq_len = self._start, self._start + num_targets + 1, self._seq_len
-        row = _row_of(self._line[start:stop].astype(np.int64), seq_len)
+        inputs, targets = row_of(self._line[start:stop].astype(np.int64), seq_len)
+        positions, unseen = None, np.empty(0, dtype=np.int64)
+        if self.document_mask:
+            first, last = np.searchsorted(self._document_starts, [start + 1, stop])
+            unseen = self._document_starts[first:last]
+            inputs, targets = inputs.copy(), targets.copy()
+            targets[unseen - start - 1] = NO_TARGET
+            positions = np.empty(seq_len, dtype=np.int64)
+            begins = np.append(unseen - start, num_targets + 1)
+            fill_positions(positions, begins[begins < seq_len])
         counts: EpochCounts = {}
         if self._fresh:
             counts[self._epoch_at(start)] = RowCounts(read=1, masked=1)
@@ -186,14 +227,16 @@ class WindowLane:
         for epoch, end in self._borders:
             here = min(end, stop) - begin
             if here > 0:
-                counts[epoch] = counts.get(epoch, RowCounts()) + RowCounts(read=here, trained=here)
+                masked = int(np.count_nonzero((unseen >= begin) & (unseen < begin + here)))
+                more = RowCounts(read=here, trained=here - masked, masked=masked)
+                counts[epoch] = counts.get(epoch, RowCounts()) + more
                 begin += here
         padded = max(seq_len - num_targets - 1, 0)
         if padded:
             last = max(counts)
             counts[last] += RowCounts(padded=padded)
         self._start += num_targets
-        return StreamRow(*row, counts, self.block)
+        return StreamRow(inputs, targets, counts, self.block, positions)
 
     def _epoch_at(self, place: int) -> int:
         return next(epoch for epoch, end in self._borders if place < end)
@@ -210,6 +253,12 @@ class DocumentLane:
         self._next = 0
         if state is not None and state["block"] is not None:
             self.block, self._next = BlockName(*state["block"]), state["used"]
+
+    def blocks(self) -> list[BlockName]:
+        return [self.block] if self.block is not None else []
+
+    def flush(self) -> bool:
+        return False
 
     def add(self, documents: Documents) -> None:
         self._next = 0
@@ -255,10 +304,10 @@ class DocumentLane:
             cut=length - 1 - trained,
         )
         epoch = self.block.epoch if self.block is not None else 0
-        return StreamRow(*_row_of(ids.astype(np.int64), self._seq_len), {epoch: counts}, self.block)
+        return StreamRow(*row_of(ids.astype(np.int64), self._seq_len), {epoch: counts}, self.block)
 
 
-def _row_of(tokens: Ints, seq_len: int) -> tuple[Ints, Ints]:
+def row_of(tokens: Ints, seq_len: int) -> tuple[Ints, Ints]:
     """Inputs and targets of at most S + 1 tokens."""
     if len(tokens) == seq_len + 1:
         return tokens[:-1], tokens[1:]

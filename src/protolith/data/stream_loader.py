@@ -29,6 +29,7 @@ from protolith.data.packing import NO_TARGET, Rows, Segment
 from protolith.data.row_ranges import Range, merged, step_rows
 from protolith.data.rows import CountKey, Origin, StepCounts, add_counts
 from protolith.data.stream_lanes import StreamRow
+from protolith.data.stream_mixture import MixedStreamRows, StreamMixture
 from protolith.data.streams import StreamRows, TextStream
 from protolith.data.tokenize_block import BlockTokens
 from protolith.data.tokenize_pool import TokenizePool
@@ -45,7 +46,7 @@ class StreamLoader(OneIteration[StepBatches]):
     """Steps of a stream from ``position`` on. Each iteration begins there.
 
     Args:
-        stream: the text.
+        stream: the text, of one source or several.
         micro_batch_rows, accumulation, rank, world_size: see ``data/loader.py``.
         position: that of an earlier ``StepBatches``; None or empty: the beginning.
         num_epochs: the text ends after so many passes; None: never.
@@ -56,7 +57,7 @@ class StreamLoader(OneIteration[StepBatches]):
 
     def __init__(
         self,
-        stream: TextStream,
+        stream: TextStream | StreamMixture,
         *,
         micro_batch_rows: int,
         accumulation: int = 1,
@@ -86,7 +87,7 @@ class StreamLoader(OneIteration[StepBatches]):
         self._left_out = merged(left_out)
         super().__init__(ahead=num_workers > 0)
         #: the position is of other text: its epoch begins anew
-        self.restarts = bool(self._position) and self._position["shape"] != stream.shape()
+        self.restarts = stream.restarts(self._position)
 
     def _read_when_asked(self) -> Generator[StepBatches, None, None]:
         with self._rows(threading.Event()) as rows:
@@ -123,7 +124,7 @@ class StreamLoader(OneIteration[StepBatches]):
             return
 
     @contextmanager
-    def _rows(self, closing: threading.Event) -> Iterator[StreamRows]:
+    def _rows(self, closing: threading.Event) -> Iterator[StreamRows | MixedStreamRows]:
         """The rows, with the processes behind them."""
 
         def poll() -> None:
@@ -146,8 +147,7 @@ class StreamLoader(OneIteration[StepBatches]):
                 num_workers=self._num_workers,
                 poll=poll,
             ) as pool:
-                yield StreamRows(
-                    self.stream,
+                yield self.stream.open(
                     submit=pool.submit,
                     wait=wait,
                     num_ahead=2 * pool.num_workers,
@@ -155,7 +155,7 @@ class StreamLoader(OneIteration[StepBatches]):
                     num_epochs=self._num_epochs,
                 )
 
-    def _steps(self, rows: StreamRows) -> Iterator[StepBatches]:
+    def _steps(self, rows: StreamRows | MixedStreamRows) -> Iterator[StepBatches]:
         """Steps, each held back until it is known whether another follows."""
         held: StepBatches | None = None
         while (step := self._step(rows)) is not None:
@@ -163,10 +163,12 @@ class StreamLoader(OneIteration[StepBatches]):
                 yield held
             held = step
         if held is not None:
-            end = {**held.position, "epochs": rows.epochs(), "finished": True}
+            end = {**held.position, "finished": True}
+            if "epochs" in end:
+                end["epochs"] = rows.epochs()
             yield replace(held, last=True, position=end)
 
-    def _step(self, rows: StreamRows) -> StepBatches | None:
+    def _step(self, rows: StreamRows | MixedStreamRows) -> StepBatches | None:
         here = step_rows(rows.num_rows, self.global_rows, self._left_out, self._stop_row)
         if here is None:
             return None
@@ -206,21 +208,27 @@ class StreamLoader(OneIteration[StepBatches]):
 
     def _counts(self, rows: Sequence[StreamRow]) -> StepCounts:
         return add_counts(
-            {CountKey(self.stream.name, epoch): more for epoch, more in row.counts.items()} for row in rows
+            {CountKey(row.source, epoch): more for epoch, more in row.counts.items()} for row in rows
         )
 
     def _origin(self, number: int, row: StreamRow) -> Origin:
         """Of streamed text it is known which part of which file a row ends in, and no document's number."""
-        if row.block is None:
-            return Origin(number, self.stream.name, min(row.counts), number, ())
-        file, begin = self.stream.text.place_of(row.block.chunk)
+        place = self.stream.place_of(row)
+        if place is None:
+            return Origin(number, row.source, min(row.counts), number, ())
         num_tokens = int(np.count_nonzero(row.targets != NO_TARGET))
-        part = Segment(file, None, 0, num_tokens, begin)
-        return Origin(number, self.stream.name, row.block.epoch, number, (part,))
+        return Origin(
+            number, row.source, max(row.counts), number, (Segment(place[0], None, 0, num_tokens, place[1]),)
+        )
 
 
 def _stacked(rows: list[StreamRow]) -> Rows:
-    return Rows(np.stack([row.inputs for row in rows]), np.stack([row.targets for row in rows]))
+    positions = [row.positions for row in rows if row.positions is not None]
+    return Rows(
+        np.stack([row.inputs for row in rows]),
+        np.stack([row.targets for row in rows]),
+        np.stack(positions) if positions else None,
+    )
 
 
 def _put(

@@ -46,8 +46,17 @@ from protolith.data.files import DataFile, name_some
 from protolith.data.identity import Entry, text_identities
 from protolith.data.rows import DEFAULT_SOURCE
 from protolith.data.sampler import AsTheyLie, Permutation, RowOrder, permutation_key
-from protolith.data.stream_lanes import BlockName, Documents, StreamRow, open_lane, states_of
-from protolith.data.stream_tally import StreamTally, raise_fault
+from protolith.data.stream_best_fit import BestFitLane
+from protolith.data.stream_lanes import (
+    BlockName,
+    DocumentLane,
+    Documents,
+    Lane,
+    StreamRow,
+    WindowLane,
+    states_of,
+)
+from protolith.data.stream_tally import StreamTally, raise_fault, skips_of
 from protolith.data.stream_text import CHUNK_BYTES, ChunkedText, TextBlock
 from protolith.data.text import BlockTexts
 from protolith.data.tokenize_block import BlockOptions, BlockTokens
@@ -72,7 +81,8 @@ class TextStream:
     Args:
         files: text, in reading order.
         seq_len: S, tokens of a row.
-        packing: True: windows over the tokens; False: one document a row.
+        packing: True: windows over the tokens; False: one document a row; "best_fit": whole documents.
+        document_mask: documents in one row do not see each other.
         seed, shuffle: the order; see the top of this file.
         name: how the ledger calls this text.
 
@@ -86,7 +96,8 @@ class TextStream:
         tokenizer: TextTokenizer,
         *,
         seq_len: int,
-        packing: bool = True,
+        packing: bool | str = True,
+        document_mask: bool = False,
         seed: int = 0,
         shuffle: bool = True,
         text_field: str = "text",
@@ -105,6 +116,7 @@ class TextStream:
         self.tokenizer = tokenizer
         self.seq_len = seq_len
         self.packing = packing
+        self.document_mask = document_mask
         self.seed = seed
         self.shuffle = shuffle
         self.options = BlockOptions(text_field)
@@ -114,6 +126,32 @@ class TextStream:
             worth = self.text.total_bytes // (_BYTES_A_TOKEN * _ROWS_A_LANE * seq_len)
             blocks = max_lanes if self.text.num_compressed else self.text.num_chunks
             self.num_lanes = max(1, min(max_lanes, worth, blocks))
+
+    def open(
+        self,
+        *,
+        submit: Submit,
+        wait: Wait,
+        num_ahead: int = 0,
+        position: Mapping[str, Any] | None = None,
+        num_epochs: int | None = None,
+    ) -> StreamRows:
+        """Its rows from a position on; see ``StreamRows``."""
+        return StreamRows(
+            self, submit=submit, wait=wait, num_ahead=num_ahead, position=position, num_epochs=num_epochs
+        )
+
+    def place_of(self, row: StreamRow) -> tuple[str, int] | None:
+        """The file and the byte of it where the part begins that a row ends in; None when it is not known."""
+        return None if row.block is None else self.text.place_of(row.block.chunk)
+
+    def restarts(self, position: Mapping[str, Any]) -> bool:
+        """Whether a position is of other text, so that its epoch begins anew."""
+        return bool(position) and position["shape"] != self.shape()
+
+    def tally_notes(self, position: Mapping[str, Any]) -> list[str]:
+        """What was left out or lost up to a position, in sentences."""
+        return list(StreamTally(self.text, position["tally"]).notes()) if "tally" in position else []
 
     def identity(self) -> list[Entry]:
         """What tells this text from any other, in the form of ``data/identity.py``."""
@@ -128,7 +166,16 @@ class TextStream:
             "lanes": self.num_lanes,
             "seq_len": self.seq_len,
             "packing": self.packing,
+            **({"document_mask": True} if self.document_mask else {}),
         }
+
+    def open_lane(self, state: dict[str, Any] | None) -> Lane:
+        """A new lane, or one with the state of another."""
+        if self.packing == "best_fit":
+            return BestFitLane(self.seq_len, state, document_mask=self.document_mask)
+        if self.packing:
+            return WindowLane(self.seq_len, self.ids_type, state, document_mask=self.document_mask)
+        return DocumentLane(self.seq_len, state)
 
     def chunk_order(self, epoch: int) -> RowOrder:
         if not self.shuffle:
@@ -187,7 +234,7 @@ class StreamRows:
         self.stream = stream
         self.num_epochs = num_epochs
         saved = dict(position or {})
-        self.restarted = bool(saved) and saved["shape"] != stream.shape()
+        self.restarted = stream.restarts(saved)
         if self.restarted:
             saved = {"rows": saved["rows"], "epoch": saved["epoch"]}
         self.num_rows: int = saved.get("rows", 0)
@@ -197,7 +244,7 @@ class StreamRows:
         self._epoch_bytes: int = saved.get("epoch_bytes", 0)
         self.tally = StreamTally(stream.text, saved.get("tally"))
         states = saved.get("lanes") or [None] * stream.num_lanes
-        self._lanes = [open_lane(stream.seq_len, stream.packing, stream.ids_type, state) for state in states]
+        self._lanes = [stream.open_lane(state) for state in states]
         self._dry: set[int] = set()
         self._submit = submit
         self._wait = wait
@@ -227,8 +274,7 @@ class StreamRows:
                 continue
             row = self._row_of(number)
             if row is not None:
-                self.num_rows += 1
-                return row
+                return self._given(row)
 
     def position(self) -> dict[str, Any]:
         """Where to go on after the rows given so far. JSON types only; independent of what is on its way."""
@@ -243,6 +289,7 @@ class StreamRows:
             "epoch_documents": self._epoch_documents,
             "epoch_bytes": self._epoch_bytes,
             "tally": self.tally.state(),
+            "skipped": {self.stream.name: skips_of(self.tally.state())},
         }
 
     def epochs(self) -> float:
@@ -259,6 +306,8 @@ class StreamRows:
         lane = self._lanes[number]
         while (row := lane.row()) is None:
             documents = self._take() if not self._is_over() else None
+            if documents is None and lane.flush():
+                continue
             if documents is None:
                 lane.close_block()
                 self._dry.add(number)
@@ -270,9 +319,13 @@ class StreamRows:
         for lane in self._lanes:
             row = lane.last_row()
             if row is not None:
-                self.num_rows += 1
-                return row
+                return self._given(row)
         return None
+
+    def _given(self, row: StreamRow) -> StreamRow:
+        row.source = self.stream.name
+        self.num_rows += 1
+        return row
 
     def _begin_next_epoch(self) -> None:
         if self.epoch == 0:
@@ -303,9 +356,9 @@ class StreamRows:
         num_short = sum(1 for length in result.train.lengths if length < 2)
         if self.epoch == 0:
             self.tally.add(coming.block, result)
-            self.tally.short += 0 if self.stream.packing else num_short
+            self.tally.short += 0 if self.stream.packing is True else num_short
         self._epoch_bytes += coming.block.size_bytes
-        self._epoch_documents += len(result.train.lengths) - (0 if self.stream.packing else num_short)
+        self._epoch_documents += len(result.train.lengths) - (0 if self.stream.packing is True else num_short)
         return self.stream.documents(coming.name, coming.block, result)
 
     def _look_ahead(self) -> None:
@@ -340,10 +393,10 @@ class StreamRows:
 
     def _reopen_lanes(self) -> None:
         """Read and tokenize again what the lanes hold."""
-        held = [lane for lane in self._lanes if lane.block is not None]
-        names = [lane.block for lane in held if lane.block is not None]
+        held = [(lane, name) for lane in self._lanes for name in lane.blocks()]
+        names = [name for _lane, name in held]
         blocks = self.stream.text.blocks([(name.chunk, name.part) for name in names])
-        waiting = deque((lane, name) for lane, name in zip(held, names, strict=True))
+        waiting = deque(held)
         working: deque[Future[BlockTokens]] = deque()
         ahead = deque(waiting)
         while waiting:

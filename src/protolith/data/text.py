@@ -119,7 +119,7 @@ def read_block(data: bytes, text_field: str) -> BlockTexts:
             block.fault = (number, f"not JSON: {error}")
             return block
         block.records += 1
-        text, reason = _text_of(record, text_field)
+        text, reason = text_of(record, text_field)
         if reason:
             block.skipped.append((reason, number))
         else:
@@ -137,8 +137,8 @@ def fault_error(fault: tuple[int, str], file: DataFile, first_line: int) -> BadR
     )
 
 
-def _text_of(record: Any, text_field: str) -> tuple[str, str]:
-    """(text, "") or ("", why there is none)."""
+def text_of(record: Any, text_field: str) -> tuple[str, str]:
+    """The text of one record: (text, "") or ("", why there is none)."""
     if not isinstance(record, dict):
         return "", "not an object"
     value = record.get(text_field, _MISSING)

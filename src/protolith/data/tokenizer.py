@@ -41,7 +41,7 @@ _TOKENIZER_FILES = (
 )
 
 #: Ends of text by name, the most telling first.
-_ENDS_OF_TEXT = (
+ENDS_OF_TEXT = (
     "<|endoftext|>",
     "<|end_of_text|>",
     "<｜end▁of▁sentence｜>",
@@ -53,7 +53,7 @@ _ENDS_OF_TEXT = (
     "<|end|>",
 )
 #: Tokens that end a turn of a conversation, not a text.
-_ENDS_OF_TURN = frozenset(
+ENDS_OF_TURN = frozenset(
     {
         "<|im_end|>",
         "<|eot_id|>",
@@ -238,14 +238,16 @@ def _choose_eos(
     if asked is not None:
         if asked in vocabulary:
             return asked, []
-        near = difflib.get_close_matches(asked, _special_looking(vocabulary), n=1)
+        near = difflib.get_close_matches(asked, _special_looking(vocabulary), n=3)
         raise TokenizerError(
             f"data.eos_token {asked!r} is not in the tokenizer's vocabulary",
             where=where,
-            hint=f"did you mean {near[0]!r}?" if near else "name a token of this tokenizer",
+            hint=f"did you mean {' or '.join(map(repr, near))}?"
+            if near
+            else "name a token of this tokenizer",
         )
-    known = next((token for token in _ENDS_OF_TEXT if token in vocabulary and token != declared), None)
-    if declared in vocabulary and declared not in _ENDS_OF_TURN:
+    known = next((token for token in ENDS_OF_TEXT if token in vocabulary and token != declared), None)
+    if declared in vocabulary and declared not in ENDS_OF_TURN:
         return declared, []
     if declared in vocabulary and known is not None:
         return known, [

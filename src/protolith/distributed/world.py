@@ -33,6 +33,7 @@ from protolith.errors import UsageError, WorkerLostError
 GROUP_TIMEOUT = timedelta(minutes=30)
 _LOOK_S = 0.02
 _PARTING_S = 10.0
+_PARTING_FAILED_S = 2.0
 #: There when rank 0 has left the run, in whatever way.
 _LEFT = "left"
 #: How many ranks have left.
@@ -164,25 +165,26 @@ def joined(timeout: timedelta = GROUP_TIMEOUT) -> Iterator[World]:
     except (RuntimeError, ValueError) as error:
         raise lost_contact(error) from error
     world = World(rank, size, device, local_rank, backend, dist.PrefixStore("run", store))
+    patience_s = _PARTING_FAILED_S
     try:
         yield world
-        if rank == 0:
-            _wait_for_the_others(world)
+        patience_s = _PARTING_S
     finally:
-        with suppress(RuntimeError):
-            world.store.add(_GONE, 1)
-            if rank == 0:
-                world.store.set(_LEFT, "")
+        _part(world, patience_s)
         dist.destroy_process_group()
 
 
-def _wait_for_the_others(world: World) -> None:
-    """Rank 0 may hold the store: at the end of a run it stays a little until nobody needs it."""
+def _part(world: World, patience_s: float) -> None:
+    """Leave. Rank 0 may hold the store: it stays a little until nobody needs it."""
     assert world.store is not None
-    end = time.monotonic() + _PARTING_S
+    end = time.monotonic() + patience_s
     with suppress(RuntimeError):
-        while world.store.add(_GONE, 0) < world.size - 1 and time.monotonic() < end:
+        gone = world.store.add(_GONE, 1)
+        if world.is_main:
+            world.store.set(_LEFT, "")
+        while world.is_main and gone < world.size and time.monotonic() < end:
             time.sleep(_LOOK_S)
+            gone = world.store.add(_GONE, 0)
 
 
 def _device_of(local_rank: int) -> torch.device:

@@ -25,6 +25,7 @@ from protolith.formats.rundir import fsync_dir, write_json
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
 _STEP = re.compile(r"step_(0|[1-9]\d*)\Z")
+_SHOWN = 10
 _ASIDE = re.compile(r"\.saving-step_\d+-[0-9a-f]{8}\Z")
 
 
@@ -146,6 +147,13 @@ def list_checkpoints(root: Path, *, digests: bool = False) -> list[CheckpointFol
             size = sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
             found.append(CheckpointFolder(int(match.group(1)), path, problem, size))
     return sorted(found, key=lambda folder: folder.step)
+
+
+def complete_names(root: Path) -> str:
+    """The complete checkpoints of a folder for a message: "step_5, step_10 in PATH", "" when it has none."""
+    names = [folder.path.name for folder in list_checkpoints(root) if not folder.problem]
+    more = f"{len(names) - _SHOWN} more and " if len(names) > _SHOWN else ""
+    return f"{more}{', '.join(names[-_SHOWN:])} in {root}" if names else ""
 
 
 def to_remove(

@@ -2,7 +2,11 @@
 
     {"version": 1, "tokenizer": {"name", "digest", "vocab_size", "eos_token", "eos_id"}, "token_bytes": 2,
      "num_documents": ..., "num_tokens": ...,
-     "files": {"00000.ds": {"bytes": ..., "sha256": "..."}, "00000.ds.index": ..., ...}}
+     "files": {"00000.ds": {"bytes": ..., "sha256": "..."}, "00000.ds.index": ..., ...},
+     "job": {...}}
+
+``job`` says what made the folder (inputs, options, what was left out); whoever only reads shards needs none
+of it.
 
 Names are relative to the folder, with ``/``. A folder without one is a folder of shards all the same: other
 tools write none.
@@ -40,6 +44,7 @@ class ShardManifest:
     num_documents: int
     num_tokens: int
     files: Mapping[str, ManifestFile] = field(default_factory=dict)
+    job: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write_manifest(folder: Path, manifest: ShardManifest) -> None:
@@ -74,6 +79,7 @@ def read_manifest(folder: Path) -> ShardManifest | None:
                 str(name): ManifestFile(int(entry["bytes"]), str(entry["sha256"]))
                 for name, entry in data["files"].items()
             },
+            job=dict(data.get("job") or {}),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ShardError(

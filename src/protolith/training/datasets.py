@@ -31,6 +31,9 @@ from protolith.training.source_rows import Opening, Progress, Said, cache_root
 
 __all__ = ["Datasets", "SourceRows", "StreamedText", "cache_root", "open_datasets"]
 
+#: Of all tokens: a larger share that is cut is worth a warning.
+_MUCH_CUT = 0.01
+
 
 @dataclass(frozen=True)
 class StreamedText:
@@ -39,13 +42,21 @@ class StreamedText:
     stream: TextStream
     estimate: StreamEstimate
 
+    @property
+    def num_rows(self) -> int:
+        return self.estimate.num_rows
+
+    @property
+    def num_targets(self) -> int:
+        return self.estimate.num_targets
+
 
 @dataclass(frozen=True)
 class SourceRows:
-    """Numbered rows of one source, and its weight in each stage."""
+    """Rows of one source, numbered or streamed, and its weight in each stage."""
 
     name: str
-    rows: RowSource
+    rows: RowSource | StreamedText
     weights: tuple[float, ...] = (1.0,)
 
     @property
@@ -58,8 +69,7 @@ class Datasets:
     """What a run reads.
 
     Attributes:
-        sources: numbered rows to train on; empty where text is streamed.
-        stream: streamed text to train on.
+        sources: rows to train on.
         mixed: sources are mixed by weights. first_steps: of the stages.
         held_out: name -> held-out rows.
         identity: tells this data from any other, wherever its folder lies.
@@ -69,7 +79,6 @@ class Datasets:
     sources: tuple[SourceRows, ...]
     held_out: dict[str, RowSource]
     identity: dict[str, Any]
-    stream: StreamedText | None = None
     mixed: bool = False
     first_steps: tuple[int, ...] = (1,)
     notes: list[str] = field(default_factory=list)
@@ -79,15 +88,11 @@ class Datasets:
     @property
     def num_rows(self) -> int:
         """Rows of an epoch: of all sources together. Of streamed text, an estimate."""
-        if self.stream is not None:
-            return self.stream.estimate.num_rows
         return sum(source.rows.num_rows for source in self.sources)
 
     @property
     def num_targets(self) -> int:
         """Tokens to predict in as many rows, mixed as in the first stage."""
-        if self.stream is not None:
-            return self.stream.estimate.num_targets
         if not self.mixed:
             return sum(source.rows.num_targets for source in self.sources)
         shares = self.shares(0)
@@ -105,9 +110,20 @@ class Datasets:
         Raises:
             DataError: the text is streamed, or there are several sources.
         """
-        if len(self.sources) != 1:
-            raise DataError("there are no rows of one source", where="data")
-        return self.sources[0].rows
+        rows = self.sources[0].rows
+        if len(self.sources) != 1 or isinstance(rows, StreamedText):
+            raise DataError("there are no numbered rows of one source", where="data")
+        return rows
+
+    @property
+    def numbered(self) -> list[tuple[str, RowSource]]:
+        """(name, rows) of each source, none where text is streamed."""
+        return [(s.name, s.rows) for s in self.sources if not isinstance(s.rows, StreamedText)]
+
+    @property
+    def streams(self) -> list[TextStream]:
+        """Streamed text, none where rows are numbered."""
+        return [s.rows.stream for s in self.sources if isinstance(s.rows, StreamedText)]
 
     def shares(self, stage: int) -> dict[str, int]:
         """Shares of rows in a stage, by source; see ``data/mixture.py``."""
@@ -159,14 +175,10 @@ def open_datasets(
         _warn_of_shared_files(sources, pools, said)
     if data.eval_path:
         held_out = _held_out(opening, said, TokenPool.open([s for pool in pools for s in pool.shards]))
-    identity = {"shards": identities, **_order_identity(config)}
-    if mixed:
-        identity["weights"] = {spec.name: list(spec.weights) for spec in sources_of(data)}
-        identity["stages"] = list(first_steps(data))
     return Datasets(
         sources=tuple(sources),
         held_out=held_out,
-        identity=identity,
+        identity={"shards": identities, **_order_identity(config), **_mixture_identity(config)},
         mixed=mixed,
         first_steps=first_steps(data),
         notes=said.notes,
@@ -194,11 +206,23 @@ def _open_source(opening: Opening, spec: SourceSpec, said: Said, about: str) -> 
     opening.check(pool, said, about=about)
     rows = opening.rows(pool, f"source {spec.name}" if about else "training data")
     said.notes.extend(about + note for note in rows.notes)
+    said.warnings.extend(about + warning for warning in _much_cut(rows))
     said.skip(spec.name, rows.skipped)
     held_out = None
     if eval_folder is not None:
         held_out = _held_out_rows(opening, [str(eval_folder)], said, pool, f"{about}validation data")
     return _Opened(SourceRows(spec.name, rows, spec.weights), pool, held_out)
+
+
+def _much_cut(rows: RowSource) -> list[str]:
+    """A note has the numbers; that a good part of the text is never trained on is more than a note."""
+    counts = rows.epoch_counts
+    if counts.cut <= _MUCH_CUT * counts.read:
+        return []
+    return [
+        f"{100 * counts.cut / counts.read:.1f} % of the tokens are never trained on: documents are cut at"
+        f" rows of {rows.seq_len}; longer rows or packing keep them"
+    ]
 
 
 def _held_out(opening: Opening, said: Said, training: TokenPool | None) -> dict[str, RowSource]:
@@ -233,33 +257,54 @@ def _held_out_rows(
 def _open_streamed(opening: Opening) -> Datasets:
     """Text that is read while training; held-out text is tokenized into the cache, as always."""
     data, said = opening.config.data, Said()
-    found = find_files(data.path, suffixes=TEXT_SUFFIXES, what="text")
-    said.notes.extend(found.notes)
-    stream = TextStream(
-        found.files,
-        opening.tokenizer,
-        seq_len=data.max_seq_length,
-        packing=data.packing is True,
-        seed=data.seed,
-        shuffle=bool(data.shuffle),
-        text_field=data.text_field,
-    )
-    estimate = estimate_rows(stream, opening.poll)
-    said.notes.extend((*stream.notes, *estimate.notes))
+    mixed = is_mixture(data)
+    sources: list[SourceRows] = []
+    identities: list[dict[str, Any]] = []
+    for spec in sources_of(data):
+        if not spec.is_used:
+            said.notes.append(f"source {spec.name} has weight 0 and is never read")
+            continue
+        about = f"{spec.name}: " if mixed else ""
+        found = find_files(spec.paths, suffixes=TEXT_SUFFIXES, what="text")
+        stream = TextStream(
+            found.files,
+            opening.tokenizer,
+            seq_len=data.max_seq_length,
+            packing=data.packing,
+            document_mask=data.document_mask,
+            seed=data.seed,
+            shuffle=bool(data.shuffle),
+            text_field=data.text_field,
+            name=spec.name,
+        )
+        estimate = estimate_rows(stream, opening.poll)
+        said.notes.extend(about + note for note in (*found.notes, *stream.notes, *estimate.notes))
+        sources.append(SourceRows(spec.name, StreamedText(stream, estimate), spec.weights))
+        prefix = f"{spec.name}/" if mixed else ""
+        identities += [{**entry, "name": prefix + entry["name"]} for entry in stream.identity()]
     return Datasets(
-        sources=(),
-        stream=StreamedText(stream, estimate),
+        sources=tuple(sources),
         held_out=_held_out(opening, said, None) if data.eval_path else {},
         identity={
-            "shards": stream.identity(),
+            "shards": identities,
             "streaming": True,
             "text_field": data.text_field,
             **_order_identity(opening.config),
+            **_mixture_identity(opening.config),
         },
+        mixed=mixed,
+        first_steps=first_steps(data),
         notes=said.notes,
         warnings=said.warnings,
         skipped=said.skipped,
     )
+
+
+def _mixture_identity(config: TrainConfig) -> dict[str, Any]:
+    if not is_mixture(config.data):
+        return {}
+    weights = {spec.name: list(spec.weights) for spec in sources_of(config.data)}
+    return {"weights": weights, "stages": list(first_steps(config.data))}
 
 
 def _order_identity(config: TrainConfig) -> dict[str, Any]:

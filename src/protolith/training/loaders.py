@@ -8,10 +8,12 @@ from typing import Any
 from protolith.config.plan import Plan
 from protolith.config.schema import TrainConfig
 from protolith.data.loader import Batch, EvalLoader, StepLoader
-from protolith.data.mixture import MixedRows, continued
+from protolith.data.mixture import MixedRows, Stage, continued
 from protolith.data.row_ranges import stop_after
 from protolith.data.rows import RowStream
 from protolith.data.stream_loader import StreamLoader
+from protolith.data.stream_mixture import StreamMixture
+from protolith.data.streams import TextStream
 from protolith.distributed.world import World
 from protolith.training.datasets import Datasets
 from protolith.training.loop import RunState
@@ -37,19 +39,17 @@ def row_sequence(
     if not datasets.mixed:
         return RowStream(datasets.rows, seed=data.seed, shuffle=data.shuffle)
     streams = [
-        RowStream(
-            source.rows,
-            seed=data.seed,
-            shuffle=data.shuffle,
-            name=source.name,
-            purpose=f"rows of {source.name}",
-        )
-        for source in datasets.sources
+        RowStream(rows, seed=data.seed, shuffle=data.shuffle, name=name, purpose=f"rows of {name}")
+        for name, rows in datasets.numbered
     ]
+    return MixedRows(streams, _stages(datasets, global_rows, record, next_row))
+
+
+def _stages(
+    datasets: Datasets, global_rows: int, record: Sequence[Mapping[str, Any]], next_row: int
+) -> tuple[Stage, ...]:
     stages = datasets.stages(global_rows)
-    if record:
-        stages = continued(stages, record, next_row)
-    return MixedRows(streams, stages)
+    return continued(stages, record, next_row) if record else stages
 
 
 def step_loader(
@@ -62,7 +62,7 @@ def step_loader(
 ) -> StepLoader | StreamLoader:
     """The steps from where ``state`` stands; a context manager that ends what reads ahead."""
     data, batch = config.data, plan.batch
-    if datasets.stream is None:
+    if not datasets.streams:
         rows = row_sequence(
             config,
             datasets,
@@ -85,21 +85,28 @@ def step_loader(
     if state.next_row and "shape" not in state.position:  # the data was no stream when it was saved
         epoch = state.next_row // plan.rows_per_epoch
         state.position = {"shape": None, "rows": state.next_row, "epoch": epoch}
+    limit, num_epochs = plan.row_limit, config.trainer.num_epochs
+    stream: TextStream | StreamMixture = datasets.streams[0]
+    if datasets.mixed:  # its sources end at different times: a mixture is as long as was estimated
+        record = state.position.get("stages", ())
+        stages = _stages(datasets, batch.global_rows, record, state.next_row)
+        stream = StreamMixture(datasets.streams, stages)
+        limit, num_epochs = plan.total_rows, None
     loader = StreamLoader(
-        datasets.stream.stream,
+        stream,
         micro_batch_rows=batch.micro_batch_rows,
         accumulation=batch.accumulation,
         rank=world.rank,
         world_size=world.size,
         position=state.position,
-        num_epochs=config.trainer.num_epochs,
-        stop_row=None if plan.row_limit is None else stop_after(plan.row_limit, state.skip_rows),
+        num_epochs=num_epochs,
+        stop_row=None if limit is None else stop_after(limit, state.skip_rows),
         num_workers=data.num_workers,
         left_out=state.skip_rows,
     )
     if loader.restarts:
-        epoch = state.position["epoch"] + 1
-        warn(f"this is other text: epoch {epoch} begins anew, at row {state.next_row}")
+        epoch = f"epoch {state.position['epoch'] + 1}" if "epoch" in state.position else "its epoch"
+        warn(f"this is other text: {epoch} begins anew, at row {state.next_row}")
     return loader
 
 

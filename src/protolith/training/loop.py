@@ -20,7 +20,6 @@ from protolith.data.ledger import Ledger
 from protolith.data.loader import Batch, StepBatches
 from protolith.data.row_ranges import Range
 from protolith.data.rows import Origin
-from protolith.data.stream_tally import skips_of
 from protolith.distributed.engine import Engine
 from protolith.errors import NonFiniteError, ProtolithError, WorkerLostError
 from protolith.training.checkpoint import Checkpoints, Progress
@@ -158,7 +157,8 @@ class Loop:
             state.ledger.leave_out(batch.counts, NOT_FINITE)
         if batch.position:
             state.position = dict(batch.position)
-            state.ledger.set_skipped(skips_of(state.position["tally"]))
+            for source, reasons in state.position.get("skipped", {}).items():
+                state.ledger.set_skipped(reasons, source)
         self.rows_ended = batch.last
         self.status.note(step=state.step, tokens=state.tokens)
         self.monitors.console.advance(state.step, self._total_steps())

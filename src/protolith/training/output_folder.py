@@ -14,10 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from protolith.data.files import name_some
 from protolith.errors import ConflictError, OutputInUseError
 from protolith.formats import checkpoint_files
 from protolith.formats.rundir import OWN_NAMES, RunDir, from_os_error, read_metrics
 from protolith.training.status import read_status
+
+_IS_A_FILE = "the output folder is a file"
+_PART_IS_A_FILE = "a part of the output path is a file"
 
 
 @contextmanager
@@ -67,6 +71,39 @@ def is_alive(run_dir: RunDir) -> bool:
     return False
 
 
+def foresee(run_dir: RunDir) -> list[str]:
+    """What ``claim`` would say of this folder, for a plan: nothing is made or locked.
+
+    Raises:
+        ConflictError: it could not be taken whatever was said.
+    """
+    root = run_dir.root
+    there = next(path for path in (root, *root.absolute().parents) if os.path.lexists(path))
+    if not there.is_dir():
+        raise ConflictError(_IS_A_FILE if there == root else _PART_IS_A_FILE, where=str(root))
+    _refuse_foreign(run_dir)
+    if is_alive(run_dir):
+        return [f"another run is working in {root} right now"]
+    if _holds_work(run_dir):
+        return [
+            f"{root} already holds a run{_describe(run_dir)}: to train there takes --resume or --overwrite"
+        ]
+    return strangers(run_dir)
+
+
+def strangers(run_dir: RunDir) -> list[str]:
+    """A sentence about a folder that is no run and not empty, which the user may not have meant."""
+    if not run_dir.root.is_dir() or read_status(run_dir.status):
+        return []
+    names = sorted(path.name for path in run_dir.root.iterdir() if not path.name.startswith("."))
+    if not names:
+        return []
+    return [
+        f"the output folder {run_dir.root} is not empty and no run: it holds {name_some(names)};"
+        " the run writes beside that and leaves it alone"
+    ]
+
+
 def _refuse_foreign(run_dir: RunDir) -> None:
     """A folder that is no run but holds names that a run would write (a model's folder, say)."""
     taken = [name for name in OWN_NAMES if (run_dir.root / name).exists()]
@@ -84,9 +121,9 @@ def _lock(run_dir: RunDir) -> int:
         root.mkdir(parents=True, exist_ok=True)
         handle = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except FileExistsError:
-        raise ConflictError("the output folder is a file", where=str(root)) from None
+        raise ConflictError(_IS_A_FILE, where=str(root)) from None
     except NotADirectoryError:
-        raise ConflictError("a part of the output path is a file", where=str(root)) from None
+        raise ConflictError(_PART_IS_A_FILE, where=str(root)) from None
     except OSError as error:
         raise from_os_error(error, root) from error
     try:

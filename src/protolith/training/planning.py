@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from protolith.config.availability import check_available
+from protolith.config.checks import Say, same_name
 from protolith.config.load import LoadedConfig
 from protolith.config.mixture import sources_of
 from protolith.config.plan import ModelShape, Plan, make_plan
@@ -27,8 +28,9 @@ from protolith.model.positions import check_row_length
 from protolith.training import banner, compiling
 from protolith.training.datasets import Datasets, open_datasets
 from protolith.training.optim import parameter_groups
+from protolith.training.output_folder import foresee
 from protolith.training.passes import mixture_lines
-from protolith.training.space import check_space
+from protolith.training.space import check_memory, check_space
 from protolith.units import format_duration
 
 _EXACT_BYTES = 64_000_000
@@ -57,7 +59,7 @@ def plan_run(given: TrainConfig | LoadedConfig, num_ranks: int | None = None) ->
     check_available(given)
     config = given.config if isinstance(given, LoadedConfig) else given
     notes: list[str] = []
-    warnings: list[str] = []
+    warnings = foresee(RunDir(Path(config.output.dir).expanduser()))
     source = config.model.tokenizer or resolve_model_dir(config.model.name)
     tokenizer = load_tokenizer(source, eos_token=config.data.eos_token)
     notes += tokenizer.notes
@@ -82,14 +84,13 @@ def plan_run(given: TrainConfig | LoadedConfig, num_ranks: int | None = None) ->
         num_rows=sizes.num_rows,
         num_targets=sizes.num_targets,
         num_eval_rows=sizes.num_eval_rows,
+        say=given.say if isinstance(given, LoadedConfig) else same_name,
     )
     warnings += plan.warnings
     folder = Path(config.output.dir).expanduser().absolute()
     while not folder.exists():
         folder = folder.parent
-    warning = check_space(folder, plan)
-    if warning:
-        warnings.append(warning)
+    warnings += filter(None, [check_space(folder, plan), check_memory(world.device, plan)])
     flops = built.flops_per_token(config.data.max_seq_length) * plan.total_tokens
     _, why = compiling.decide(config.model.compile, planned_flops=flops, device=world.device)
     lines = banner.lines(config, plan, built, parameter_groups(built.module), device_name(world.device), why)
@@ -109,6 +110,7 @@ def plan_for(
     num_rows: int,
     num_targets: int,
     num_eval_rows: int,
+    say: Say = same_name,
 ) -> Plan:
     """The plan of this model on this data: rows, targets and held-out rows are those of one epoch."""
     hf_config = built.hf_config
@@ -126,6 +128,7 @@ def plan_for(
             vocab_size=hf_config.vocab_size,
         ),
         streamed=config.data.streaming and config.data.format == "text",
+        say=say,
     )
 
 

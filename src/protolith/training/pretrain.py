@@ -16,13 +16,14 @@ from typing import Any
 import torch
 
 from protolith.config.availability import check_available
+from protolith.config.checks import Say, same_name
 from protolith.config.load import LoadedConfig
 from protolith.config.plan import Plan
 from protolith.config.schema import TrainConfig
 from protolith.data.cache import TokenizingStopped
 from protolith.data.ledger import Ledger
 from protolith.data.row_ranges import merged
-from protolith.data.stream_tally import StreamTally
+from protolith.data.stream_loader import StreamLoader
 from protolith.data.tokenizer import TextTokenizer, load_tokenizer
 from protolith.distributed.engine import Engine
 from protolith.distributed.world import World, is_lost_contact, joined, lost_contact
@@ -41,11 +42,12 @@ from protolith.training.identity import run_identity
 from protolith.training.loaders import held_out_loader, step_loader
 from protolith.training.loop import Loop, RunState
 from protolith.training.monitors.console import Console
+from protolith.training.output_folder import strangers
 from protolith.training.passes import mixture_lines
 from protolith.training.planning import plan_for
 from protolith.training.request import Request, TrainState
 from protolith.training.restore import restore
-from protolith.training.resume import find_checkpoint, parse_consent, points_elsewhere
+from protolith.training.resume import find_checkpoint, parse_consent, points_elsewhere, require_folder
 from protolith.training.samples import Sampler
 from protolith.training.schedule import Schedule
 from protolith.training.space import check_space
@@ -61,13 +63,15 @@ def run(given: TrainConfig | LoadedConfig, request: Request) -> TrainState:
     spoken = (*request.spoken, *(given.warnings if isinstance(given, LoadedConfig) else ()))
     consent = parse_consent(request.accept_changes)
     run_dir = RunDir(Path(config.output.dir).expanduser())
+    require_folder(run_dir, request.resume)
+    spoken = (*spoken, *strangers(run_dir))
     continues = request.resume is not None and not points_elsewhere(request.resume, run_dir)
     with ExitStack() as stack:
         stop = request.stop or stack.enter_context(StopFlag())
         world = stack.enter_context(joined())
         _check_ranks(config, request, world)
-        quiet = "console" not in config.logging.backends or not world.is_main
-        console = stack.enter_context(Console(request.stream, quiet=quiet))
+        quiet = "console" not in config.logging.backends
+        console = stack.enter_context(Console(request.stream, quiet=quiet, silent=not world.is_main))
         front = open_front(
             stack, world, run_dir, console, stop, resume=continues, overwrite=request.overwrite
         )
@@ -77,7 +81,8 @@ def run(given: TrainConfig | LoadedConfig, request: Request) -> TrainState:
             console.warn(text)
         for text in front.notes:
             console.info(text)
-        own = _Run(config, request, run_dir, console, stop, front.status, consent, world)
+        say = given.say if isinstance(given, LoadedConfig) else same_name
+        own = _Run(config, request, run_dir, console, stop, front.status, consent, world, say)
         try:
             return _with_typed_errors(own, stack)
         except (StopRequested, TokenizingStopped, WorkerLostError) as error:
@@ -85,7 +90,7 @@ def run(given: TrainConfig | LoadedConfig, request: Request) -> TrainState:
                 raise  # else: all were asked to stop, and another rank left first
             by = stop.by or "signal"
             front.status.update(state="stopped", stopped_by=by)
-            console.info("stopped before a step was trained; what was saved before stands")
+            console.ended("stopped before a step was trained; what was saved before stands")
             return TrainState(
                 global_step=front.before.get("step", 0),
                 epoch=0.0,
@@ -122,6 +127,7 @@ class _Run:
     status: Status
     consent: frozenset[str]
     world: World
+    say: Say
     #: training has begun: from here on ranks stop together
     began: bool = False
 
@@ -182,7 +188,7 @@ class _Run:
             suspects=Suspects(
                 self.run_dir.monitors,
                 tokenizer,
-                getattr(loader, "sequence", None),
+                None if isinstance(loader, StreamLoader) else loader.sequence,
                 console.warn,
                 writes=world.is_main,
             ),
@@ -196,16 +202,15 @@ class _Run:
         )
         self.began = True
         stopped_by = loop.run(loader)
-        if datasets.stream is not None and "tally" in state.position:
-            for note in StreamTally(datasets.stream.stream.text, state.position["tally"]).notes():
-                console.info(note)
+        for note in loader.stream.tally_notes(state.position) if isinstance(loader, StreamLoader) else ():
+            console.info(note)
         if stopped_by in ("signal", "user"):
             self.status.update(state="stopped", stopped_by=stopped_by, step=state.step)
-            console.info(f"stopped by {stopped_by} after step {state.step}; continue with --resume")
+            console.ended(f"stopped by {stopped_by} after step {state.step}; continue with --resume")
         else:
             self._export(engine, built, tokenizer)
             self.status.update(state="completed", phase="done", stopped_by=stopped_by, step=state.step)
-            console.info(f"done: {state.step} steps, {state.tokens:,} tokens; model in {self.run_dir.model}")
+            console.ended(f"done: {state.step} steps, {state.tokens:,} tokens; model in {self.run_dir.model}")
         metrics = dict(state.metrics)
         if "loss/mean" in metrics:
             metrics["loss"] = metrics["loss/mean"]
@@ -303,6 +308,7 @@ class _Run:
             num_rows=datasets.num_rows,
             num_targets=datasets.num_targets,
             num_eval_rows=datasets.num_held_out_rows,
+            say=self.say,
         )
         self.status.note(total=plan.total_steps)
         warning = check_space(self.run_dir.root, plan) if world.is_main else ""

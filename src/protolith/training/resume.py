@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from protolith.config.names import nearest_word
 from protolith.data.identity import diff_identity
 from protolith.errors import NotFoundError, ResumeMismatchError, UsageError
 from protolith.formats import checkpoint_files
@@ -32,7 +33,29 @@ def points_elsewhere(resume: str | None, run_dir: RunDir) -> bool:
     """Whether ``resume`` names a checkpoint outside this run's own folder."""
     if resume is None or resume == "latest" or resume.isdigit():
         return False
-    return run_dir.root.resolve() not in [Path(resume).resolve(), *Path(resume).resolve().parents]
+    path = Path(resume).expanduser().resolve()
+    return run_dir.root.resolve() not in [path, *path.parents]
+
+
+def require_folder(run_dir: RunDir, resume: str | None) -> None:
+    """A checkpoint that is named as a folder must be there before anything is touched.
+
+    Raises:
+        NotFoundError: it is not; the hint lists those beside it, or those of the run.
+    """
+    if resume is None or resume == "latest" or resume.isdigit():
+        return
+    path = Path(resume).expanduser()
+    if path.is_dir():
+        return
+    roots = (path.parent, run_dir.checkpoints)
+    there = next(filter(None, (checkpoint_files.complete_names(root) for root in roots)), "")
+    known = f"there are: {there}" if there else "there are none"
+    raise NotFoundError(
+        f"no such checkpoint: {resume}",
+        where="--resume",
+        hint=f"give latest, a step number or a folder; {known}",
+    )
 
 
 def find_checkpoint(run_dir: RunDir, resume: str, warn: Callable[[str], None]) -> Path | None:
@@ -46,11 +69,8 @@ def find_checkpoint(run_dir: RunDir, resume: str, warn: Callable[[str], None]) -
         return newest_checkpoint(run_dir.checkpoints, warn)
     if resume.isdigit():
         return named_checkpoint(run_dir.checkpoints, int(resume))
+    require_folder(run_dir, resume)
     path = Path(resume).expanduser()
-    if not path.is_dir():
-        raise NotFoundError(
-            f"nothing to resume at {resume}", hint="give latest, a step number, or a checkpoint folder"
-        )
     if is_run_dir(path):
         found = newest_checkpoint(RunDir(path).checkpoints, warn)
         if found is None:
@@ -81,8 +101,10 @@ def parse_consent(areas: Iterable[str]) -> frozenset[str]:
     given = frozenset(areas)
     unknown = sorted(given - set(AREAS))
     if unknown:
+        near = [word for word in (nearest_word(name, list(AREAS)) for name in unknown) if word]
+        meant = f"did you mean {', '.join(near)}? " if near else ""
         raise UsageError(
-            f"unknown area to accept: {', '.join(unknown)}", hint=f"areas are {', '.join(AREAS)}"
+            f"unknown area to accept: {', '.join(unknown)}", hint=f"{meant}areas are {', '.join(AREAS)}"
         )
     return given
 

@@ -130,7 +130,7 @@ def _row_of_config(path: Path, row: int) -> _Shown:
         working=lambda *_: None,
         should_stop=lambda: False,
     )
-    if datasets.stream is not None:
+    if datasets.streams:
         raise UsageError(
             "the rows of streamed text cannot be read by number",
             where="data.streaming",

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from protolith.cli.render import Form, FormOption, facts, heading, print_json, say, table
+from protolith.distributed.machine import machine_memory
 from protolith.units import format_bytes
 from protolith.version import __version__
 
@@ -33,7 +34,7 @@ def doctor(form: FormOption = Form.text) -> None:
         "torch": torch_facts,
         "devices": torch_facts.pop("devices", []),
         "cpu": {"cores": num_cores(), "name": _cpu_name()},
-        "memory": _memory(),
+        "memory": machine_memory(),
         "disk": [_disk("working folder", Path.cwd()), _disk("PROTOLITH_HOME", home())],
         "compiler": shutil.which(os.environ.get("CXX") or "g++"),
         "home": str(home()),
@@ -85,7 +86,7 @@ def _torch() -> dict[str, Any]:
         {
             "device": "cpu",
             "name": _cpu_name() or platform.machine(),
-            "memory_bytes": _memory()["total_bytes"],
+            "memory_bytes": machine_memory()["total_bytes"],
             "fast_bf16": has_fast_bf16(torch.device("cpu")),
         }
     )
@@ -104,32 +105,6 @@ def _cpu_name() -> str | None:
         return platform.processor() or None
     match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return match.group(1).strip() if match else platform.processor() or None
-
-
-def _memory() -> dict[str, int | None]:
-    """Bytes in all and free, and the limit of the container when there is one."""
-    total = available = None
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            name, _, rest = line.partition(":")
-            if name == "MemTotal":
-                total = int(rest.split()[0]) * 1024
-            elif name == "MemAvailable":
-                available = int(rest.split()[0]) * 1024
-    except (OSError, ValueError):
-        if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-            total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return {"total_bytes": total, "available_bytes": available, "limit_bytes": _container_limit(total)}
-
-
-def _container_limit(total: int | None) -> int | None:
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            limit = int(Path(path).read_text(encoding="ascii"))
-        except (OSError, ValueError):
-            continue  # no such file, or "max"
-        return limit if total is None or limit < total else None
-    return None
 
 
 def _disk(what: str, path: Path) -> dict[str, Any]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from protolith.config.load import LoadedConfig
     from protolith.training.stop import StopFlag
 
+CONFIG_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
+
 
 class OptionalResume(TyperCommand):
     """Lets ``--resume`` stand alone: without a value it means the latest checkpoint."""
@@ -25,14 +27,18 @@ class OptionalResume(TyperCommand):
 
 
 def fill_resume(args: list[str]) -> list[str]:
-    """Put ``latest`` behind a ``--resume`` that has no value of its own."""
+    """Put ``latest`` behind a ``--resume`` that has no value of its own: what follows is an option, or the
+    config. A folder that does not exist is a value all the same, so that the refusal can name it."""
     filled: list[str] = []
     for place, word in enumerate(args):
         filled.append(word)
         if word == "--resume":
             following = args[place + 1] if place + 1 < len(args) else "-"
-            is_value = following == "latest" or following.isdigit() or Path(following).is_dir()
-            if not is_value:
+            if (
+                following.startswith("-")
+                or following.lower().endswith(CONFIG_SUFFIXES)
+                or Path(following).is_file()
+            ):
                 filled.append("latest")
     return filled
 

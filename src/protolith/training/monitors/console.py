@@ -33,12 +33,14 @@ class Console:
 
     Args:
         stream: stdout, or stderr when stdout carries a JSON document.
-        quiet: nothing but the log file (used by ``pretrain()`` when the console backend is off).
+        quiet: of a run, only warnings and how it ended (the console backend is off); the log file has all.
+        silent: nothing at all but the log file: not the process that prints.
     """
 
-    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
+    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False, silent: bool = False) -> None:
         self._stream = stream or sys.stdout
         self._quiet = quiet
+        self._lost = silent
         self._log: TextIO | None = None
         self._said: set[str] = set()
         self._progress: Progress | None = None
@@ -47,7 +49,7 @@ class Console:
         self._last_line_s = 0.0
         self._held_out = ""
         self.warnings: list[str] = []
-        if is_terminal(self._stream) and not quiet:
+        if is_terminal(self._stream) and not quiet and not silent:
             rich = RichConsole(file=self._stream, highlight=False, markup=False)
             self._progress = Progress(
                 TextColumn("{task.description}", markup=False),
@@ -87,12 +89,16 @@ class Console:
     def info(self, text: str) -> None:
         self._write("INFO", text)
 
+    def ended(self, text: str) -> None:
+        """What a run came to: also said when it is quiet."""
+        self._write("INFO", text, always=True)
+
     def warn(self, text: str) -> None:
         """A warning, each text once."""
         if text not in self._said:
             self._said.add(text)
             self.warnings.append(text)
-            self._write("WARNING", f"warning: {text}")
+            self._write("WARNING", f"warning: {text}", always=True)
 
     def step(self, step: int, total: int, numbers: dict[str, Any]) -> None:
         """One logged training step."""
@@ -139,9 +145,9 @@ class Console:
             self._task_name = name
         self._progress.update(self._task, completed=done, total=total, text=text)
 
-    def _write(self, level: str, text: str) -> None:
+    def _write(self, level: str, text: str, *, always: bool = False) -> None:
         self._to_log(level, text)
-        if self._quiet:
+        if self._lost or (self._quiet and not always):
             return
         try:
             if self._progress is not None:
@@ -149,7 +155,7 @@ class Console:
             else:
                 print(text, file=self._stream, flush=True)
         except (BrokenPipeError, OSError):
-            self._quiet = True  # nobody reads any more, or the disk behind the pipe is full
+            self._lost = True  # nobody reads any more, or the disk behind the pipe is full
 
     def _to_log(self, level: str, text: str) -> None:
         if self._log is None:

@@ -20,6 +20,7 @@ import shlex
 import string
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -51,6 +52,7 @@ class WandbLink:
         self._resume_step = resume_step
         self._attempt = 0
         self._process: subprocess.Popen[str] | None = None
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._listener: threading.Thread | None = None
         self._complaint: str | None = None
         self._finished = False
@@ -68,13 +70,16 @@ class WandbLink:
             "config": jsonable(self._config),
             "resumed_from_steps": [s["resume_step"] for s in record["attempts"][1:]],
         }
+        # The library leaves folders behind when it is killed, and its process removes this one when we are.
+        self._temporary = tempfile.TemporaryDirectory(prefix="protolith-wandb-", ignore_cleanup_errors=True)
+        begin["temporary"] = self._temporary.name
         with open(self._folder / "wandb.log", "ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", str(_PROCESS)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=_environment(),
+                env={**_environment(), "TMPDIR": self._temporary.name},
                 start_new_session=True,
                 text=True,
                 encoding="utf-8",
@@ -104,12 +109,18 @@ class WandbLink:
             self._process.wait(1.0)
         if self._listener is not None:
             self._listener.join(1.0)
+        self._temporary_goes()
         if not self._finished:
             self._complain("its process ended before everything was recorded")
 
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
+            self._temporary_goes()
+
+    def _temporary_goes(self) -> None:
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     def complaint(self) -> str | None:
         return self._complaint
@@ -125,6 +136,7 @@ class WandbLink:
         except (BrokenPipeError, ValueError):
             if self._listener is not None:
                 self._listener.join(1.0)  # its last words say more than a broken pipe
+            self._temporary_goes()
             raise ConnectionError(self._complaint or "its process has ended") from None
 
     def _listen(self) -> None:

@@ -11,8 +11,10 @@ config is collected: no console, code, git state, machine facts, system metrics 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
 import signal
 import ssl
 import sys
@@ -54,7 +56,9 @@ def main() -> None:
     first = sys.stdin.readline()
     if not first:
         return
-    run = _start(json.loads(first), say)
+    begin = json.loads(first)
+    atexit.register(shutil.rmtree, begin["temporary"], ignore_errors=True)  # the trainer may be gone by then
+    run = _start(begin, say)
     if run is None:
         return
     ended = False

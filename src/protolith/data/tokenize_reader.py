@@ -1,0 +1,221 @@
+"""One piece of the inputs to documents, in blocks, with places for messages.
+
+Comes in: a ``Piece`` of a plan. Goes out: ``Batch`` values: texts, what was left out, how far reading has
+come. Memory is a block (1 MiB, or one line if that is longer); plain text files are read whole.
+
+Where a line stands in its file is only known by counting the lines before the piece. That is done for the
+few lines that are shown to a person (``place_name``), not for each piece.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from protolith.data.files import DataFile
+from protolith.data.json_lines import BlockReader
+from protolith.data.text import BlockTexts, read_block, text_of
+from protolith.data.tokenize_inputs import (
+    LINES,
+    PARQUET,
+    SourceFile,
+    local_stamp,
+    remote_fs,
+    remote_stamp,
+    store_error,
+)
+from protolith.data.tokenize_parquet import read_groups
+from protolith.data.tokenize_plan import Piece
+from protolith.errors import BadRecordError, DataError, NotFoundError
+
+_READ_BYTES = 1 << 18
+_BOM = "\ufeff"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Line (or row) number ``line`` of file number ``file``, counted from byte ``start`` of it."""
+
+    file: int
+    start: int
+    line: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """``first``: where line 1 of ``found`` is; ``read_share``: how much of the piece was read, 0 to 1."""
+
+    found: BlockTexts
+    first: Place
+    read_share: float
+
+
+def read_piece(file: SourceFile, piece: Piece, text_field: str) -> Iterator[Batch]:
+    """All records of a piece.
+
+    Raises:
+        BadRecordError: damage that is not one line's. DataError: the file changed since the plan was made.
+        NotFoundError, NotAllowedError: it cannot be opened.
+    """
+    check_unchanged(file)
+    if file.form == PARQUET:
+        rows = 0
+        for row, found in read_groups(file, piece.start, piece.stop, text_field):
+            rows += found.records
+            yield Batch(found, Place(piece.file, 0, row), rows / (rows + 4096))
+    elif file.form == LINES:
+        yield from _lines(file, piece, text_field)
+    else:
+        yield Batch(_plain(file), Place(piece.file, 0, 1), 1.0)
+    check_unchanged(file)
+
+
+def check_unchanged(file: SourceFile) -> None:
+    """Whether a local file is still what the plan saw (a store's objects do not change under a reader)."""
+    if file.is_remote:
+        return
+    try:
+        facts = Path(file.location).stat()
+    except FileNotFoundError:
+        raise NotFoundError("the file is gone", where=file.location) from None
+    if (facts.st_size, local_stamp(facts)) != (file.size_bytes, file.stamp):
+        raise DataError(
+            "the file changed while it was read", where=file.location, hint="start again when it is complete"
+        )
+
+
+def _data_file(file: SourceFile) -> DataFile:
+    return DataFile(Path(file.location), file.name, file.size_bytes)
+
+
+def _lines(file: SourceFile, piece: Piece, text_field: str) -> Iterator[Batch]:
+    whole = (piece.start, piece.stop) == (0, file.size_bytes)
+
+    def opened() -> io.RawIOBase:
+        raw = open_raw(file)
+        return raw if whole else LineRange(raw, piece.start, piece.stop)
+
+    size = max(1, piece.size_bytes)
+    for block in BlockReader(_data_file(file), open_raw=opened):
+        found = read_block(block.data, text_field)
+        yield Batch(
+            found, Place(piece.file, piece.start, block.first_line), min(1.0, block.read_bytes / size)
+        )
+
+
+def _plain(file: SourceFile) -> BlockTexts:
+    data = b"".join(block.data for block in BlockReader(_data_file(file), open_raw=lambda: open_raw(file)))
+    try:
+        whole = data.decode("utf-8").removeprefix(_BOM)
+    except UnicodeDecodeError as error:
+        raise BadRecordError(
+            f"not UTF-8: {error.reason} at byte {error.start + 1}",
+            where=file.name,
+            hint="convert the file to UTF-8",
+        ) from error
+    text, reason = text_of({"text": whole}, "text")
+    return BlockTexts([text] if text else [], 1, [(reason, 1)] if reason else [])
+
+
+def open_raw(file: SourceFile) -> io.RawIOBase:
+    """The bytes of a file, wherever it lies."""
+    if not file.is_remote:
+        return io.FileIO(file.location)
+    fs, path = remote_fs(file.location)
+    try:
+        info = fs.info(path)
+        unchanged = (int(info["size"] or 0), remote_stamp(info)) == (file.size_bytes, file.stamp)
+        raw = cast(io.RawIOBase, fs.open(path, "rb"))
+    except Exception as error:
+        raise store_error(error, file.location) from error
+    if not unchanged:
+        raise DataError("the object changed since the work began", where=file.location)
+    return raw
+
+
+class LineRange(io.RawIOBase):
+    """The whole lines of a file that start at ``start`` or after it and before ``stop``.
+
+    ``first`` is where the first of them starts. Closing it closes the file.
+    """
+
+    def __init__(self, raw: Any, start: int, stop: int) -> None:
+        super().__init__()
+        self._raw = raw
+        self._stop = stop
+        self._done = start >= stop
+        self._rest = b""
+        self.first = self._position = start
+        raw.seek(max(0, start - 1))
+        if start and not self._done:
+            self._skip_begun_line(start - 1)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        data = self._next(len(target))
+        target[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+    def _skip_begun_line(self, position: int) -> None:
+        while piece := self._raw.read(_READ_BYTES):
+            end = piece.find(b"\n") + 1
+            if end:
+                self.first = self._position = position + end
+                self._rest = piece[end:]
+                break
+            position += len(piece)
+            if position >= self._stop:
+                break
+        else:
+            end = 0
+        self._done = not end or self._position >= self._stop
+
+    def _next(self, most: int) -> bytes:
+        if self._done:
+            return b""
+        inside = self._stop - self._position
+        data = self._take(min(most, inside) if inside > 0 else most)
+        if inside <= 0:  # only to finish the line that began inside
+            end = data.find(b"\n") + 1
+            if end:
+                data, self._done = data[:end], True
+        elif len(data) == inside and data.endswith(b"\n"):
+            self._done = True
+        self._position += len(data)
+        return data
+
+    def _take(self, count: int) -> bytes:
+        if self._rest:
+            data, self._rest = self._rest[:count], self._rest[count:]
+            return data
+        return self._raw.read(count) or b""
+
+
+def place_name(place: Place, files: tuple[SourceFile, ...]) -> str:
+    """``file:line`` of a place, for a message: reads the file up to there when the piece began inside it."""
+    file = files[place.file]
+    if file.form == LINES:
+        before = lines_before(file, place.start) if place.start else 0
+        return f"{file.name}:{before + place.line}"
+    return f"{file.name}:row {place.line}" if file.form == PARQUET else file.name
+
+
+def lines_before(file: SourceFile, start: int) -> int:
+    """Lines that start before the first one of a piece that begins at ``start``."""
+    raw = open_raw(file)
+    with LineRange(raw, start, file.size_bytes) as lines:  # closes the file
+        raw.seek(0)
+        count, left = 0, lines.first
+        while left > 0 and (data := raw.read(min(left, 1 << 20))):
+            count += data.count(b"\n")
+            left -= len(data)
+    return count

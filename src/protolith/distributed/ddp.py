@@ -80,7 +80,7 @@ class DdpEngine(SingleEngine):
             with autocast(self.device, self.precision):
                 loss_sum = self._shared(*batch)
             self.scaler.scale(loss_sum / num_targets).backward()
-        return loss_sum.detach()  # type: ignore[no-any-return]
+        return loss_sum.detach()
 
     def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor, positions_BT: Tensor | None = None) -> float:
         return self.total([super().evaluate(inputs_BT, targets_BT, positions_BT)])

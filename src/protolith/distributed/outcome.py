@@ -116,8 +116,8 @@ class ReportedError(ProtolithError):
         error = outcome["error"]
         super().__init__(error["message"], hint=error["hint"], where=error["where"])
         self._error = error
-        self.code = error["code"]
-        self.exit_code = int(outcome["exit_code"])
+        self.code = error["code"]  # type: ignore[misc]  # of the class elsewhere; here it is any error's
+        self.exit_code = int(outcome["exit_code"])  # type: ignore[misc]
 
     def to_dict(self) -> dict[str, Any]:
         return dict(self._error)

@@ -26,7 +26,7 @@ def validate(engine: Engine, sets: Mapping[str, Iterable[Batch]], stop: StopFlag
         StopRequested: a stop came in the middle; a part of a set is no validation loss.
     """
     numbers: dict[str, float] = {}
-    loss_sum, num_targets = 0.0, 0
+    loss_sum, num_targets = 0.0, 0.0
     for name, batches in sets.items():
         set_sum, set_targets = 0.0, 0
         for batch in batches:

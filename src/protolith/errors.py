@@ -23,6 +23,7 @@
     └── RunFailedError             1    the run started and could not go on
         ├── NonFiniteError              loss or gradient is nan or inf
         ├── OutOfMemoryError            the device's memory is full
+        ├── WorkerLostError             another process of the run is gone
         └── CheckpointError             a checkpoint is torn, or does not fit
 
 A stop that was asked for is not an error: see ``EXIT_STOPPED``. Exit codes stand behind each name
@@ -274,6 +275,12 @@ class OutOfMemoryError(RunFailedError):
     """The memory of the device or of the machine is full."""
 
     code = "out_of_memory"
+
+
+class WorkerLostError(RunFailedError):
+    """Another process of the run was killed or cannot be reached; the run can go on from a checkpoint."""
+
+    code = "worker_lost"
 
 
 class CheckpointError(RunFailedError):

@@ -165,7 +165,7 @@ def test_an_error_keeps_its_problems_across_processes(recipe):
 
 def test_an_ordinary_config_is_available(recipe, job):
     check_available(recipe().config)
-    check_available(recipe("  packing: false\n  eval_split: 0.1\ntrainer: {strategy: auto, num_gpus: 1}\n"))
+    check_available(recipe("  packing: false\n  eval_split: 0.1\ntrainer: {strategy: ddp, num_gpus: 2}\n"))
     check_available(job())
 
 
@@ -174,9 +174,8 @@ def test_an_ordinary_config_is_available(recipe, job):
     [
         ("  format: tokens\n  eval_split: 0.1\n", "data.eval_split", "splitting token shards"),
         ("trainer: {strategy: fsdp}\n", "trainer.strategy", "strategy fsdp"),
-        ("trainer: {strategy: ddp}\n", "trainer.strategy", "strategy ddp"),
         ("trainer: {optimizer: muon}\n", "trainer.optimizer", "muon"),
-        ("trainer: {num_gpus: 2}\n", "trainer.num_gpus", "several devices"),
+        ("trainer: {strategy: deepspeed}\n", "trainer.strategy", "strategy deepspeed"),
         ("trainer: {num_nodes: 2}\n", "trainer.num_nodes", "several machines"),
         ("fsdp: {x: 1}\n", "fsdp", "FSDP"),
         ("deepspeed: {zero: 1}\n", "deepspeed", "DeepSpeed"),
@@ -196,12 +195,12 @@ def test_settings_of_later_parts_are_refused_and_never_ignored(recipe, lines, ke
 
 
 def test_what_is_not_available_is_told_in_the_names_of_the_file(job):
-    loaded = job('[optim]\ntype = "muon"\n[deployment]\nnum_train_gpus = 8\n')
+    loaded = job('[optim]\ntype = "muon"\n[deployment]\nnum_train_nodes = 8\n')
     with pytest.raises(NotAvailableError) as caught:
         check_available(loaded)
     assert [str(problem) for problem in caught.value.problems] == [
         "pretrain.toml:8: optim.type: optimizer muon is not available yet (use adamw)",
-        "pretrain.toml:10: deployment.num_train_gpus: training on several devices is not available yet (use 1)",
+        "pretrain.toml:10: deployment.num_train_nodes: training on several machines is not available yet (use 1)",
     ]
 
 

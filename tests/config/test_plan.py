@@ -262,7 +262,13 @@ def test_batches_of_an_evaluation():
     assert plan(num_eval_rows=10, batch_size=4).eval_batches == 3
     assert plan(num_eval_rows=10, batch_size=4, eval_={"batch_size": 5}).eval_batches == 2
     assert plan(num_eval_rows=10, batch_size=4, eval_={"max_batches": 1}).eval_batches == 1
+    assert plan(num_eval_rows=10, batch_size=4, world_size=2).eval_batches == 2
     assert plan(num_eval_rows=0).eval_batches == 0
+
+
+def test_a_strategy_for_many_has_no_effect_on_one_and_says_so():
+    assert plan(strategy="ddp").warnings == ("trainer.strategy ddp has no effect with one process",)
+    assert plan(strategy="ddp", world_size=2).warnings == ()
 
 
 def test_numbers_stay_exact_where_floats_would_not():

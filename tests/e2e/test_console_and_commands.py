@@ -109,6 +109,9 @@ def test_a_dry_run_shows_config_and_plan_and_touches_nothing(place, tmp_path):
     assert value["plan"]["total_steps"] == 12
     assert value["plan"]["num_parameters"] == 103_040
     assert not (tmp_path / "run").exists()
+    for words in (("--nproc", 3), ("--set", "trainer.num_gpus=3")):
+        planned = json.loads(tiny.cli("plan", recipe, *words, "-o", "json").stdout)["plan"]
+        assert (planned["batch"]["world_size"], planned["batch"]["global_rows"]) == (3, 6)
     text = tiny.cli("plan", recipe).stdout
     assert "103,040 parameters" in text
     assert "12 steps" in text

@@ -298,9 +298,9 @@ def test_a_loss_that_is_not_finite_never_reaches_the_weights(place, tmp_path, po
     calls = []
     original = SingleEngine.forward_backward
 
-    def sometimes_nan(self, *batch):
+    def sometimes_nan(self, *args, **kwargs):
         calls.append(1)
-        value = original(self, *batch)
+        value = original(self, *args, **kwargs)
         return math.nan if len(calls) == 4 else value
 
     monkeypatch.setattr(SingleEngine, "forward_backward", sometimes_nan)

@@ -142,8 +142,6 @@ def test_a_large_corpus_is_estimated_and_the_plan_says_so(place, tmp_path, monke
     [
         {"trainer__strategy": "fsdp"},
         {"trainer__optimizer": "muon"},
-        {"data__packing": "best_fit"},
-        {"data__document_mask": True},
     ],
 )
 def test_what_does_not_work_yet_is_refused_and_never_ignored(place, tmp_path, change):

@@ -29,8 +29,8 @@ def poisoned(monkeypatch):
     bad = len(tiny.WORDS) + 2 + 42
     original = SingleEngine.forward_backward
 
-    def forward_backward(self, inputs, *rest):
-        value = original(self, inputs, *rest)
+    def forward_backward(self, inputs, *rest, **options):
+        value = original(self, inputs, *rest, **options)
         return math.nan if bool((inputs == bad).any()) else value
 
     monkeypatch.setattr(SingleEngine, "forward_backward", forward_backward)

@@ -236,7 +236,7 @@ def test_running_out_of_memory_is_named(place, tmp_path, monkeypatch):
     from protolith.distributed.single import SingleEngine
     from protolith.errors import OutOfMemoryError
 
-    def full(self, *_args):
+    def full(self, *_args, **_kwargs):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
 
     monkeypatch.setattr(SingleEngine, "forward_backward", full)

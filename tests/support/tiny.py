@@ -112,7 +112,7 @@ def recipe(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def write_recipe(folder: Path, **changes: Any) -> Path:
-    path = folder / "recipe.yaml"
+    path = folder / f"recipe{os.environ.get('RANK', '')}.yaml"  # several ranks write at one time
     path.write_text(yaml.safe_dump(recipe(folder, **changes), sort_keys=False))
     return path
 

@@ -22,6 +22,7 @@ from typing import Any
 import typer
 
 from protolith.cli.render import clean, print_json
+from protolith.distributed.outcome import hand_in_error
 from protolith.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -73,6 +74,8 @@ def _show(error: Exception, *, as_json: bool) -> int:
     typed = _typed(error)
     if os.environ.get("PROTOLITH_DEBUG"):
         traceback.print_exception(error, file=sys.stderr)
+    if hand_in_error(typed):
+        return typed.exit_code
     if as_json:
         print_json({"error": typed.to_dict()})
     else:

@@ -18,6 +18,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from protolith.cli import errors
+from protolith.distributed.outcome import hand_in
 from protolith.version import __version__
 
 PROGRAM = "protolith"
@@ -170,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns its exit code. Never raises what a user could meet."""
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     errors.make_streams_lenient()
-    return errors.exit_code_of(lambda: _run(arguments), arguments)
+    return hand_in(errors.exit_code_of(lambda: _run(arguments), arguments))
 
 
 def _run(arguments: list[str]) -> int:

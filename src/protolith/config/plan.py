@@ -192,7 +192,7 @@ def make_plan(
     checkpoint_bytes = CHECKPOINT_BYTES_PER_PARAMETER * num_parameters + CHECKPOINT_EXTRA_BYTES
     export_bytes = EXPORT_BYTES_PER_PARAMETER * num_parameters
     eval_batch = config.eval.batch_size or batch.micro_batch_rows
-    eval_batches = _ceil(num_eval_rows, eval_batch)
+    eval_batches = _ceil(num_eval_rows, eval_batch * world_size)
     return Plan(
         batch=batch,
         seq_len=seq_len,
@@ -301,6 +301,8 @@ def _warnings(
     say: Say,
 ) -> tuple[str, ...]:
     trainer, told = config.trainer, []
+    if trainer.strategy != "auto" and batch.world_size == 1:
+        told.append(f"{say('trainer.strategy')} {trainer.strategy} has no effect with one process")
     if warmup_steps >= total_steps and warmup_steps > 1 and trainer.scheduler != "constant":
         name = say("trainer.warmup_ratio" if trainer.warmup_ratio else "trainer.warmup_steps")
         if warmup_steps > total_steps:

@@ -314,7 +314,8 @@ class TrainerConfig(Section):
         Field(description="when loss or gradient is nan or inf: stop, or skip the update and count it"),
     ] = "stop"
     num_gpus: Annotated[
-        Count | None, Field(description="devices to use on each node; default: all there are")
+        Count | None,
+        Field(description="processes on this machine, one for each GPU; default: as many as GPUs"),
     ] = None
     num_nodes: Annotated[Count, Field(description="machines")] = 1
     gpus_per_node: Annotated[

@@ -1,4 +1,4 @@
-"""All that the training loop knows of devices and parallelism: six verbs.
+"""All that the training loop knows of devices and parallelism: seven verbs.
 
 An engine owns the module, its optimizer and the arithmetic of one step. Losses go in as *sums* over
 tokens together with the number of targets of the whole global batch, so the result does not depend
@@ -28,7 +28,8 @@ class EngineState:
     """Everything of an engine that a checkpoint holds.
 
     ``weights``: name -> fp32 tensor, names as transformers gives them, tied tensors once.
-    ``optimizer``: ``<moment>/<name>`` -> tensor. ``extra``: small JSON-able values. ``rng``: name -> bytes.
+    ``optimizer``: ``<moment>/<name>`` -> tensor. ``extra``: small JSON-able values. ``rng``: name -> bytes;
+    of ranks above 0, ``<name>/<rank>``.
     """
 
     weights: dict[str, Tensor]
@@ -41,24 +42,34 @@ class Engine(Protocol):
     """One process or many; the loop cannot tell."""
 
     def forward_backward(
-        self, inputs_BT: Tensor, targets_BT: Tensor, num_targets: int, positions_BT: Tensor | None = None
+        self,
+        inputs_BT: Tensor,
+        targets_BT: Tensor,
+        num_targets: int,
+        positions_BT: Tensor | None = None,
+        *,
+        last: bool = True,
     ) -> Tensor:
         """Add the gradient of ``sum of token losses / num_targets``.
 
         Args:
             positions_BT: from 0 in each document, where documents do not see each other.
+            last: of this step: gradients of all ranks are summed with it.
 
-        Returns the sum of token losses: an fp32 scalar on the device, not waited for.
+        Returns the sum of this rank's token losses: an fp32 scalar on the device, not waited for.
         """
 
+    def total(self, values: list[Tensor] | list[float]) -> float:
+        """The sum of these scalars and of those of all other ranks; waits for the device."""
+
     def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor, positions_BT: Tensor | None = None) -> float:
-        """Sum of token losses, without gradients and with dropout off."""
+        """Sum of token losses over the batches of all ranks, without gradients and with dropout off."""
 
     def step(self, learning_rate: float, *, apply: bool) -> StepOutcome:
         """Clip and update; with ``apply=False``, or a gradient that is not finite, only forget it."""
 
     def state(self) -> EngineState:
-        """A copy on the CPU, safe to write while training goes on."""
+        """A copy on the CPU, safe to write while training goes on; of use on rank 0, which writes it."""
 
     def load_state(self, state: EngineState) -> None:
         """Continue from a saved state."""

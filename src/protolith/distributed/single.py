@@ -55,13 +55,22 @@ class SingleEngine:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
 
     def forward_backward(
-        self, inputs_BT: Tensor, targets_BT: Tensor, num_targets: int, positions_BT: Tensor | None = None
+        self,
+        inputs_BT: Tensor,
+        targets_BT: Tensor,
+        num_targets: int,
+        positions_BT: Tensor | None = None,
+        *,
+        last: bool = True,
     ) -> Tensor:
         batch = self._move(inputs_BT, targets_BT, positions_BT)
         with autocast(self.device, self.precision):
             loss_sum = self.loss(*batch)
         self.scaler.scale(loss_sum / num_targets).backward()
         return loss_sum.detach()  # type: ignore[no-any-return]
+
+    def total(self, values: list[Tensor] | list[float]) -> float:
+        return sum(float(value) for value in values)
 
     @torch.no_grad()
     def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor, positions_BT: Tensor | None = None) -> float:
@@ -104,15 +113,18 @@ class SingleEngine:
         for name, parameter in self._named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 optimizer[f"{key}/{name}"] = _copy(value)
-        rng = {"cpu": torch.get_rng_state()}
-        if self.device.type == "cuda":
-            rng["cuda"] = torch.cuda.get_rng_state(self.device)
         return EngineState(
             weights=self.full_weights(),
             optimizer=optimizer,
             extra={"scaler": self.scaler.state_dict()},
-            rng=rng,
+            rng=self._random_state(),
         )
+
+    def _random_state(self) -> dict[str, Tensor]:
+        rng = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            rng["cuda"] = torch.cuda.get_rng_state(self.device)
+        return rng
 
     def load_state(self, state: EngineState) -> None:
         self._load_weights(state.weights)

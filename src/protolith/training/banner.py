@@ -18,6 +18,14 @@ def init_line(init: str, name: str, *, loaded: bool) -> str:
     return f"init: pretrained (weights of {name})"
 
 
+def strategy_of(config: TrainConfig, world_size: int) -> str:
+    """What ``trainer.strategy`` comes to."""
+    if world_size == 1:
+        return "one process"
+    why = f" (auto: {world_size} processes)" if config.trainer.strategy == "auto" else ""
+    return f"ddp{why}, each with the whole model"
+
+
 def lines(
     config: TrainConfig,
     plan: Plan,
@@ -35,6 +43,7 @@ def lines(
         f"of {plan.seq_len}; held out: {f'{plan.eval_rows:,} rows' if plan.eval_rows else 'none'}",
         f"batch: {batch.micro_batch_rows} rows x {batch.accumulation} micro-batches x {batch.world_size} "
         f"process(es) = {batch.global_rows} rows, {plan.tokens_per_step:,} tokens a step",
+        f"strategy: {strategy_of(config, batch.world_size)}",
         f"run: {about}{plan.total_steps:,} steps, {plan.epochs:.2f} epochs, ends by {plan.ends_by}",
         f"rate: {trainer.scheduler}, peak {trainer.learning_rate:g}, warmup {plan.warmup_steps} steps",
         f"optimizer: {trainer.optimizer}, {groups.describe(trainer.weight_decay)}",

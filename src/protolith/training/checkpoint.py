@@ -2,7 +2,7 @@
 
     step_<N>/model.safetensors       fp32 weights under transformers' names, tied tensors once
              optimizer.safetensors   fp32 moments, ``exp_avg/<name>`` and ``exp_avg_sq/<name>``
-             rng.safetensors         random states as bytes
+             rng.safetensors         random states as bytes; of ranks above 0 as ``<name>/<rank>``
              state.json              step, data position, ledger, identity of what was trained on
              config.json, tokenizer  so that the folder alone can be exported or sampled from
              manifest.json           sizes and digests, written last
@@ -56,6 +56,8 @@ class Checkpoints:
     Args:
         companions: writes Hugging Face config and tokenizer files into a folder.
         warn: told when a save failed and training goes on.
+        writes: whether this process is the one that writes; the others do all but that.
+        agree: what was saved last, as the process that writes knows it.
     """
 
     def __init__(
@@ -67,6 +69,8 @@ class Checkpoints:
         background: bool,
         companions: Callable[[Path], None],
         warn: Callable[[str], None],
+        writes: bool = True,
+        agree: Callable[[int | None], int | None] = lambda saved: saved,
     ) -> None:
         self.root = root
         self.keep_last = keep_last
@@ -75,6 +79,8 @@ class Checkpoints:
         self.last_saved: int | None = None
         self._companions = companions
         self._warn = warn
+        self._writes = writes
+        self._agree = agree
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
 
@@ -97,6 +103,7 @@ class Checkpoints:
             raise failure
         if failure is not None:
             self._warn(f"checkpoint not saved: {failure}; the previous one stands, training goes on")
+        self.last_saved = self._agree(self.last_saved)
 
     def save_and_wait(self, state: EngineState, progress: Progress) -> None:
         """The last save of a run: a full disk is an error too."""
@@ -107,6 +114,8 @@ class Checkpoints:
             raise failure
 
     def _write(self, state: EngineState, progress: Progress) -> None:
+        if not self._writes:
+            return
         aside: Path | None = None
         try:
             aside = checkpoint_files.begin(self.root, progress.step)

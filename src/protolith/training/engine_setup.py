@@ -6,6 +6,7 @@ import torch
 
 from protolith.config.plan import Plan
 from protolith.config.schema import TrainConfig
+from protolith.distributed.ddp import DdpEngine, rank_seed
 from protolith.distributed.single import SingleEngine, autocast
 from protolith.distributed.world import World, device_name, has_fast_bf16
 from protolith.model.build import BuiltModel
@@ -20,7 +21,7 @@ from protolith.training.optim import build_adamw, parameter_groups
 def build_engine(
     config: TrainConfig, built: BuiltModel, plan: Plan, world: World, console: Console
 ) -> SingleEngine:
-    """Says what was resolved on the way. The random state is that of ``trainer.seed`` when it returns."""
+    """Says what was resolved on the way. Afterwards the random state is this rank's for ``trainer.seed``."""
     trainer = config.trainer
     module = built.module.to(world.device)
     module.train()
@@ -45,7 +46,16 @@ def build_engine(
         console.warn("bf16 is emulated on this device and slower than fp32; set mixed_precision: fp32")
     for line in banner.lines(config, plan, built, groups, device_name(world.device), why):
         console.info(line)
-    torch.manual_seed(trainer.seed)
+    torch.manual_seed(rank_seed(trainer.seed, world.rank))
+    if world.size > 1:
+        return DdpEngine(
+            module,
+            loss,
+            optimizer,
+            world=world,
+            precision=trainer.mixed_precision,
+            max_grad_norm=trainer.max_grad_norm,
+        )
     return SingleEngine(
         module,
         loss,

@@ -14,6 +14,7 @@ from protolith.data.rows import RowStream
 from protolith.data.stream_loader import StreamLoader
 from protolith.data.stream_mixture import StreamMixture
 from protolith.data.streams import TextStream
+from protolith.distributed.world import World
 from protolith.training.datasets import Datasets
 from protolith.training.loop import RunState
 
@@ -52,7 +53,12 @@ def _stages(
 
 
 def step_loader(
-    config: TrainConfig, datasets: Datasets, plan: Plan, state: RunState, warn: Callable[[str], None]
+    config: TrainConfig,
+    datasets: Datasets,
+    plan: Plan,
+    world: World,
+    state: RunState,
+    warn: Callable[[str], None],
 ) -> StepLoader | StreamLoader:
     """The steps from where ``state`` stands; a context manager that ends what reads ahead."""
     data, batch = config.data, plan.batch
@@ -69,6 +75,8 @@ def step_loader(
             rows,
             micro_batch_rows=batch.micro_batch_rows,
             accumulation=batch.accumulation,
+            rank=world.rank,
+            world_size=world.size,
             start_row=state.next_row,
             stop_row=_stop_row(plan, state),
             num_workers=data.num_workers,
@@ -88,6 +96,8 @@ def step_loader(
         stream,
         micro_batch_rows=batch.micro_batch_rows,
         accumulation=batch.accumulation,
+        rank=world.rank,
+        world_size=world.size,
         position=state.position,
         num_epochs=num_epochs,
         stop_row=None if limit is None else stop_after(limit, state.skip_rows),
@@ -105,12 +115,18 @@ def _stop_row(plan: Plan, state: RunState) -> int:
     return plan.total_rows if plan.ends_by == "epochs" else stop_after(plan.total_rows, state.skip_rows)
 
 
-def held_out_loader(config: TrainConfig, datasets: Datasets, plan: Plan) -> HeldOut | None:
+def held_out_loader(config: TrainConfig, datasets: Datasets, plan: Plan, world: World) -> HeldOut | None:
     """Makes the same batches of each held-out set each time it is called; None without held-out data."""
     if not datasets.held_out:
         return None
     rows = config.eval.batch_size or plan.batch.micro_batch_rows
     return lambda: {
-        name: EvalLoader(source, batch_rows=rows, max_batches=config.eval.max_batches)
+        name: EvalLoader(
+            source,
+            batch_rows=rows,
+            max_batches=config.eval.max_batches,
+            rank=world.rank,
+            world_size=world.size,
+        )
         for name, source in datasets.held_out.items()
     }

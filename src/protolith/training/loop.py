@@ -21,7 +21,7 @@ from protolith.data.loader import Batch, StepBatches
 from protolith.data.row_ranges import Range
 from protolith.data.rows import Origin
 from protolith.distributed.engine import Engine
-from protolith.errors import NonFiniteError, ProtolithError
+from protolith.errors import NonFiniteError, ProtolithError, WorkerLostError
 from protolith.training.checkpoint import Checkpoints, Progress
 from protolith.training.metrics import Clock, step_numbers
 from protolith.training.monitors.all import Monitors
@@ -122,12 +122,21 @@ class Loop:
         return self._finish()
 
     def _saved_on_bad_data(self, batches: Iterable[StepBatches]) -> Iterator[StepBatches]:
-        """The same batches; when reading fails in mid-run, what was trained so far is saved first."""
-        try:
-            yield from batches
-        except ProtolithError:
-            self._save_what_stands()
-            raise
+        """The same batches, until a stop; when a rank cannot read, all save what was trained so far."""
+        steps = iter(batches)
+        while True:
+            batch: StepBatches | None = None
+            failure: ProtolithError | None = None
+            try:
+                batch = next(steps, None)
+            except ProtolithError as error:
+                failure = error
+            if self.stop.agree(failed=failure is not None):
+                self._save_what_stands()
+                raise failure or WorkerLostError("another process of this run could not read its data")
+            if batch is None or self.stop.requested:
+                return
+            yield batch
 
     def _save_what_stands(self) -> None:
         self.checkpoints.wait()

@@ -6,7 +6,7 @@ not, and the report says which.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from protolith.config.availability import check_available
@@ -20,7 +20,7 @@ from protolith.data.stream_estimate import estimate_rows
 from protolith.data.streams import TextStream
 from protolith.data.text import TEXT_SUFFIXES
 from protolith.data.tokenizer import TextTokenizer, load_tokenizer
-from protolith.distributed.world import World, device_name, single_process
+from protolith.distributed.world import World, device_name, ranks_wanted, single_process
 from protolith.formats.rundir import RunDir, read_metrics
 from protolith.model.build import BuiltModel, build_model, resolve_model_dir
 from protolith.model.flops import peak_flops
@@ -47,8 +47,11 @@ class PlanReport:
     warnings: list[str] = field(default_factory=list)
 
 
-def plan_run(given: TrainConfig | LoadedConfig) -> PlanReport:
+def plan_run(given: TrainConfig | LoadedConfig, num_ranks: int | None = None) -> PlanReport:
     """Plan a run as ``pretrain`` would, touching no output folder.
+
+    Args:
+        num_ranks: processes it would be started with; None: as ``pretrain`` decides itself.
 
     Raises:
         ProtolithError: whatever would stop the run before its first step.
@@ -60,7 +63,7 @@ def plan_run(given: TrainConfig | LoadedConfig) -> PlanReport:
     source = config.model.tokenizer or resolve_model_dir(config.model.name)
     tokenizer = load_tokenizer(source, eos_token=config.data.eos_token)
     notes += tokenizer.notes
-    world = single_process()
+    world = replace(single_process(), size=ranks_wanted(config, num_ranks))
     built = build_model(
         config.model.name,
         overrides=config.model.overrides,

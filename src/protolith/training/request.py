@@ -46,6 +46,8 @@ class Request:
     stream: TextIO | None = None
     #: signal handlers that were set before the run (a command sets them before it loads torch)
     stop: StopFlag | None = None
+    #: processes that were asked for; None: as many as the config says, or as this one was started with
+    num_ranks: int | None = None
     #: a loaded (model, tokenizer) pair in place of ``config.model.name``
     loaded: tuple[Any, Any] | None = None
     #: warnings that came up before the run, to be said in it

@@ -8,6 +8,7 @@ from typing import Any
 from protolith.data.ledger import Ledger
 from protolith.data.row_ranges import merged
 from protolith.distributed.engine import Engine
+from protolith.distributed.world import World
 from protolith.formats.rundir import RunDir, read_metrics
 from protolith.training.checkpoint import Checkpoints, load_checkpoint
 from protolith.training.loop import RunState
@@ -23,6 +24,7 @@ def restore(
     identity: dict[str, Any],
     consent: frozenset[str],
     console: Console,
+    world: World,
 ) -> RunState:
     """Load ``folder`` into the engine, after it was found to be of the same run.
 
@@ -40,8 +42,9 @@ def restore(
     engine.load_state(engine_state)
     metrics: dict[str, Any] = {}
     if folder.parent.resolve() == run_dir.checkpoints.resolve():
-        for note in set_aside_later(run_dir, progress.step):
-            console.info(note)
+        if world.is_main:
+            for note in set_aside_later(run_dir, progress.step):
+                console.info(note)
         checkpoints.last_saved = progress.step
         metrics = _last_values(run_dir, progress.step)
     console.info(f"resumed from {folder.name}: step {progress.step}, {progress.tokens:,} tokens")

@@ -29,10 +29,11 @@ def optimizer_step(engine: Engine, batches: StepBatches, learning_rate: float) -
     A loss or gradient that is not finite leaves weights and moments untouched.
     """
     num_targets = max(batches.num_targets, 1)
+    end = len(batches.micro_batches) - 1
     sums = [
-        engine.forward_backward(batch.inputs, batch.targets, num_targets, batch.positions)
-        for batch in batches.micro_batches
+        engine.forward_backward(batch.inputs, batch.targets, num_targets, batch.positions, last=index == end)
+        for index, batch in enumerate(batches.micro_batches)
     ]
-    loss = sum(float(loss_sum) for loss_sum in sums) / num_targets  # the one place that waits for the device
+    loss = engine.total(sums) / num_targets  # the one place that waits for the device
     outcome = engine.step(learning_rate, apply=math.isfinite(loss))
     return StepResult(loss, outcome.grad_norm, outcome.applied, outcome.scale_overflow)

@@ -31,11 +31,17 @@ class StopFlag:
 
     A context manager: signal handlers are set on entry (main thread only) and given back on exit. The
     first signal is answered with a line on stderr, so that the person knows it was heard.
+
+    Args:
+        shared: of one of several processes: a file that stands for a signal to any of them. It is looked
+            for, and made when a signal comes here. The line on stderr is left to whoever started them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shared: Path | None = None) -> None:
         self.by: str | None = None
-        self._control_stop: Path | None = None
+        self._quiet = shared is not None
+        self._shared = shared
+        self._files: dict[Path, str] = {} if shared is None else {shared: "signal"}
         self._old: dict[int, Any] = {}
         self._next_look = 0.0
 
@@ -54,18 +60,27 @@ class StopFlag:
 
     def watch(self, control_stop: Path) -> None:
         """From now on a file of this name is a request too."""
-        self._control_stop = control_stop
+        self._files[control_stop] = "user"
+
+    def pass_on(self, shared: Path) -> None:
+        """From now on a signal makes this file, for processes that look for it; at once if it has come."""
+        self._shared = shared
+        if self.by is not None:
+            shared.touch()
 
     @property
     def requested(self) -> bool:
         """Cheap enough to ask between any two pieces of work."""
-        if self.by is None and self._control_stop is not None:
+        if self.by is None and self._files:
             now = time.monotonic()
             if now >= self._next_look:
                 self._next_look = now + _LOOK_EVERY_S
-                if self._control_stop.exists():
-                    self.by = "user"
+                self.by = next((by for path, by in self._files.items() if path.exists()), None)
         return self.by is not None
+
+    def agree(self, *, failed: bool = False) -> bool:
+        """Come to know what other ranks know; returns whether any has failed. One process knows it all."""
+        return failed
 
     def raise_if_requested(self) -> None:
         if self.requested:
@@ -75,6 +90,11 @@ class StopFlag:
         if self.by is not None:
             os._exit(EXIT_INTERRUPTED)
         self.by = "signal"
+        if self._shared is not None:
+            with suppress(OSError):
+                self._shared.touch()
+        if self._quiet:
+            return
         heard = f"{signal.Signals(number).name} received: finishing the step and saving; "
         with suppress(OSError):  # nobody may be listening any more
             os.write(2, (heard + "a second signal ends at once\n").encode())

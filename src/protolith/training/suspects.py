@@ -29,6 +29,7 @@ class Suspects:
         folder: the run's ``monitors``.
         sequence: reads rows again, to say how their documents begin; None where rows have no numbers.
         warn: told once when the disk refuses.
+        writes: whether this process is the one that writes.
     """
 
     def __init__(
@@ -37,14 +38,18 @@ class Suspects:
         tokenizer: TextTokenizer,
         sequence: RowSequence | None,
         warn: Callable[[str], None],
+        writes: bool = True,
     ) -> None:
         self._folder = folder
         self._tokenizer = tokenizer
         self._sequence = sequence
         self._warn = warn
+        self._writes = writes
 
     def __call__(self, step: int, numbers: dict[str, Any], origins: Sequence[Origin]) -> str:
         """Write all of them down; returns the first few in words."""
+        if not self._writes:
+            return in_words(origins)
         rows = [
             {
                 "row": origin.row,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from protolith.data.loader import Batch
 from protolith.distributed.engine import Engine
-from protolith.training.stop import StopFlag, StopRequested
+from protolith.training.stop import StopFlag
 
 
 def perplexity(loss: float) -> float:
@@ -26,16 +26,17 @@ def validate(engine: Engine, sets: Mapping[str, Iterable[Batch]], stop: StopFlag
         StopRequested: a stop came in the middle; a part of a set is no validation loss.
     """
     numbers: dict[str, float] = {}
-    loss_sum, num_targets = 0.0, 0
+    loss_sum, num_targets = 0.0, 0.0
     for name, batches in sets.items():
         set_sum, set_targets = 0.0, 0
         for batch in batches:
-            if stop.requested:
-                raise StopRequested
+            stop.agree()
+            stop.raise_if_requested()
             set_sum += engine.evaluate(batch.inputs, batch.targets, batch.positions)
             set_targets += batch.num_targets
+        all_targets = engine.total([set_targets])
         if len(sets) > 1:
-            numbers[f"val/{name}/loss"] = set_sum / max(set_targets, 1)
-        loss_sum, num_targets = loss_sum + set_sum, num_targets + set_targets
+            numbers[f"val/{name}/loss"] = set_sum / max(all_targets, 1)
+        loss_sum, num_targets = loss_sum + set_sum, num_targets + all_targets
     loss = loss_sum / max(num_targets, 1)
     return {"val/loss": loss, "val/perplexity": perplexity(loss), **numbers}

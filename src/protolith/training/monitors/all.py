@@ -13,10 +13,17 @@ from protolith.training.monitors.external import ExternalMonitors
 
 
 class Monitors:
-    """The metrics file (always), the console, and trackers that can never stop training."""
+    """The metrics file, the console, and trackers that can never stop training.
+
+    A rank that is not the one to write has no metrics file: it writes nothing but its console's log.
+    """
 
     def __init__(
-        self, run_dir: RunDir, console: Console, metrics: MetricsFile, external: ExternalMonitors | None
+        self,
+        run_dir: RunDir,
+        console: Console,
+        metrics: MetricsFile | None,
+        external: ExternalMonitors | None,
     ) -> None:
         self.console = console
         self._run_dir = run_dir
@@ -27,7 +34,8 @@ class Monitors:
         self.console.warn(text)
 
     def numbers(self, step: int, numbers: dict[str, Any]) -> None:
-        self._metrics.log(step, numbers)
+        if self._metrics is not None:
+            self._metrics.log(step, numbers)
         if self._external is not None:
             self._external.log(step, numbers)
 
@@ -44,6 +52,8 @@ class Monitors:
         return any(name.startswith("val/") for name in read_metrics(self._run_dir.metrics).get(step, {}))
 
     def ledger(self, ledger: Ledger) -> None:
+        if self._metrics is None:
+            return
         try:
             write_json(self._run_dir.ledger, ledger.to_dict())
         except (NoSpaceError, OSError) as error:

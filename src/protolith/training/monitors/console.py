@@ -34,12 +34,13 @@ class Console:
     Args:
         stream: stdout, or stderr when stdout carries a JSON document.
         quiet: of a run, only warnings and how it ended (the console backend is off); the log file has all.
+        silent: nothing at all but the log file: not the process that prints.
     """
 
-    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
+    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False, silent: bool = False) -> None:
         self._stream = stream or sys.stdout
         self._quiet = quiet
-        self._lost = False
+        self._lost = silent
         self._log: TextIO | None = None
         self._said: set[str] = set()
         self._progress: Progress | None = None
@@ -48,7 +49,7 @@ class Console:
         self._last_line_s = 0.0
         self._held_out = ""
         self.warnings: list[str] = []
-        if is_terminal(self._stream) and not quiet:
+        if is_terminal(self._stream) and not quiet and not silent:
             rich = RichConsole(file=self._stream, highlight=False, markup=False)
             self._progress = Progress(
                 TextColumn("{task.description}", markup=False),

@@ -234,10 +234,12 @@ def test_opening_asks_for_nothing_and_a_row_for_its_blocks_only(corpus, store, c
     monkeypatch.setattr(
         type(store), "cat_file", lambda self, path, **at: asked.append((path, at)) or cat(path, **at)
     )
+    own = url.split("://")[1].rstrip("/").rsplit("/", 1)[-1]
     pool = TokenPool.open(shards, blocks=cache)
     assert asked == []
     pool.read_windows([0, 1500], 10)
-    assert [(at["start"], at["end"]) for _path, at in sorted(asked, key=str)] == [(0, 256), (2816, 3072)]
+    ranges = sorted((at["start"], at["end"]) for path, at in asked if own in path)
+    assert ranges == [(0, 256), (2816, 3072)], asked
 
 
 def test_blocks_that_cannot_be_kept_are_said(corpus, monkeypatch, tmp_path):

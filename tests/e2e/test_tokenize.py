@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -12,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from protolith.data.tokenize_report import JOB_DIR, JobDir, TaskReport
@@ -265,3 +268,27 @@ def test_help_loads_neither_torch_nor_datatrove():
             [sys.executable, "-c", code], capture_output=True, text=True, env=tiny.environment(), check=True
         )
         assert done.stdout.splitlines()[-1] == "[]", words
+
+
+def test_text_in_an_object_store_makes_the_same_shards(s3, tmp_path):
+    """JSONL, compressed and Parquet objects of a real server, named as a folder, also while it is frozen."""
+    tiny.write_tokenizer(tmp_path / "tok")
+    texts = [tiny.document(number) for number in range(300)]
+    folder = tmp_path / "text"
+    tiny.write_corpus(folder / "a.jsonl", 100)
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts[100:200])
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts[200:]}), folder / "c.parquet")
+    local = tiny.cli("tokenize", folder, "--tokenizer", tmp_path / "tok", "--output", tmp_path / "local")
+    assert local.returncode == 0, local.stderr
+    url = s3.upload(folder)
+    with s3.frozen():
+        going = tiny.start("tokenize", url, "--tokenizer", tmp_path / "tok", "--output", tmp_path / "remote")
+        time.sleep(4)
+        assert going.poll() is None
+    said, _ = going.communicate(timeout=120)
+    assert going.returncode == 0, said
+    for name in ("00000.ds", "00000.ds.index"):
+        assert (tmp_path / "remote" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
+    gone = tiny.cli("tokenize", f"{url}/nowhere", "--tokenizer", tmp_path / "tok", "--output", tmp_path / "x")
+    assert gone.returncode == 3 and "nowhere" in gone.stderr

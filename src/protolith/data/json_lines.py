@@ -80,7 +80,7 @@ class BlockReader:
         file: DataFile,
         block_bytes: int = BLOCK_BYTES,
         *,
-        open_raw: Callable[[], io.RawIOBase] | None = None,
+        open_raw: Callable[[], Any] | None = None,
     ) -> None:
         self.file = file
         self._open_raw = open_raw

@@ -131,14 +131,21 @@ class TokenPool:
             return windows
         if self.is_remote:
             self._want(starts, length)
-        for row, start in zip(windows, starts, strict=True):
-            if start < 0 or start + length > self.num_tokens:
-                raise IndexError(f"tokens {start} to {start + length} of {self.num_tokens}")
-            number = bisect_right(self._bounds, start) - 1
-            if start + length <= self._bounds[number + 1]:
-                self._fill(row, number, start - self._bounds[number])
+        bounds, width, num_tokens = self._bounds, windows.itemsize, self.num_tokens
+        into, size = windows.data.cast("B"), length * width
+        held: dict[int, _OpenFile | RemoteFile] = {}  # looked up once a shard, not once a row
+        for place, start in enumerate(starts):
+            if start < 0 or start + length > num_tokens:
+                raise IndexError(f"tokens {start} to {start + length} of {num_tokens}")
+            number = bisect_right(bounds, start) - 1
+            if start + length > bounds[number + 1] or self.shards[number].token_bytes != width:
+                self._fill_across(windows[place], number, start - bounds[number])
+                continue
+            file = held.get(number) or held.setdefault(number, self._files.get(number))
+            if isinstance(file, _OpenFile):
+                file.fill(into[place * size : (place + 1) * size], (start - bounds[number]) * width)
             else:
-                self._fill_across(row, number, start - self._bounds[number])
+                file.read_into(windows[place], (start - bounds[number]) * width)
         if self.vocab_size is not None and int(windows.max()) >= self.vocab_size:
             raise self._beyond_vocabulary(starts, windows)
         return windows
@@ -301,15 +308,18 @@ class _OpenFile:
 
     def read_into(self, ids: npt.NDArray[Any], start_bytes: int) -> None:
         """Fill ``ids`` (contiguous) from byte ``start_bytes`` on."""
-        got = os.preadv(self.descriptor, [ids.data], start_bytes)
-        if got < ids.nbytes:
-            self._read_rest(ids, start_bytes, got)
+        self.fill(ids.view(np.uint8).data, start_bytes)
 
-    def _read_rest(self, ids: npt.NDArray[Any], start_bytes: int, got: int) -> None:
+    def fill(self, into: memoryview, start_bytes: int) -> None:
+        """Fill bytes from byte ``start_bytes`` of the file on."""
+        got = os.preadv(self.descriptor, [into], start_bytes)
+        if got < len(into):
+            self._read_rest(into, start_bytes, got)
+
+    def _read_rest(self, into: memoryview, start_bytes: int, got: int) -> None:
         """The system may give less than was asked for; only nothing means that there is no more."""
-        rest = ids.view(np.uint8).data
-        while got < len(rest):
-            more = os.preadv(self.descriptor, [rest[got:]], start_bytes + got)
+        while got < len(into):
+            more = os.preadv(self.descriptor, [into[got:]], start_bytes + got)
             if more == 0:
                 raise self._changed(f"ends at byte {start_bytes + got} now")
             got += more

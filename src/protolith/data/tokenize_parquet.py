@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import fsspec
-
 from protolith.data.text import BlockTexts, text_of
 from protolith.data.tokenize_inputs import SourceFile
 from protolith.errors import BadRecordError, DataError, MissingExtraError
@@ -33,7 +31,7 @@ def _opened(file: SourceFile) -> Iterator[Any]:
             where=file.name,
             hint="pip install 'protolith[parquet]'",
         ) from error
-    with fsspec.open(file.location, "rb") as raw:
+    with file.open() as raw:
         try:
             with pyarrow.parquet.ParquetFile(raw) as table:
                 yield table

@@ -20,7 +20,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from protolith.data.files import DataFile
 from protolith.data.text_form import TextForm, form_of
 from protolith.data.tokenize_inputs import LINES, PARQUET, SourceFile
 from protolith.data.tokenize_parquet import group_bytes
@@ -99,7 +98,7 @@ def _pieces(files: Sequence[SourceFile], goal_bytes: int) -> Iterator[Piece]:
 def _compressed(file: SourceFile) -> bool:
     if file.is_remote:  # by name: a look inside would cost a request for each object
         return file.location.lower().endswith(_COMPRESSED)
-    return form_of(DataFile(Path(file.location), file.name, file.size_bytes)) is TextForm.COMPRESSED
+    return form_of(file.as_data()) is TextForm.COMPRESSED
 
 
 def identity_of(

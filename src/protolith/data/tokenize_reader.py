@@ -12,24 +12,14 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from protolith.data.files import DataFile
 from protolith.data.json_lines import BlockReader
 from protolith.data.text import BlockTexts, read_block, text_of
-from protolith.data.tokenize_inputs import (
-    LINES,
-    PARQUET,
-    SourceFile,
-    local_stamp,
-    remote_fs,
-    remote_stamp,
-    store_error,
-)
+from protolith.data.tokenize_inputs import LINES, PARQUET, SourceFile
 from protolith.data.tokenize_parquet import read_groups
 from protolith.data.tokenize_plan import Piece
-from protolith.errors import BadRecordError, DataError, NotFoundError
+from protolith.errors import BadRecordError
 
 _READ_BYTES = 1 << 18
 _BOM = "\ufeff"
@@ -60,7 +50,7 @@ def read_piece(file: SourceFile, piece: Piece, text_field: str) -> Iterator[Batc
         BadRecordError: damage that is not one line's. DataError: the file changed since the plan was made.
         NotFoundError, NotAllowedError: it cannot be opened.
     """
-    check_unchanged(file)
+    file.check_unchanged()
     if file.form == PARQUET:
         rows = 0
         for row, found in read_groups(file, piece.start, piece.stop, text_field):
@@ -70,36 +60,18 @@ def read_piece(file: SourceFile, piece: Piece, text_field: str) -> Iterator[Batc
         yield from _lines(file, piece, text_field)
     else:
         yield Batch(_plain(file), Place(piece.file, 0, 1), 1.0)
-    check_unchanged(file)
-
-
-def check_unchanged(file: SourceFile) -> None:
-    """Whether a local file is still what the plan saw (a store's objects do not change under a reader)."""
-    if file.is_remote:
-        return
-    try:
-        facts = Path(file.location).stat()
-    except FileNotFoundError:
-        raise NotFoundError("the file is gone", where=file.location) from None
-    if (facts.st_size, local_stamp(facts)) != (file.size_bytes, file.stamp):
-        raise DataError(
-            "the file changed while it was read", where=file.location, hint="start again when it is complete"
-        )
-
-
-def _data_file(file: SourceFile) -> DataFile:
-    return DataFile(Path(file.location), file.name, file.size_bytes)
+    file.check_unchanged()
 
 
 def _lines(file: SourceFile, piece: Piece, text_field: str) -> Iterator[Batch]:
     whole = (piece.start, piece.stop) == (0, file.size_bytes)
 
-    def opened() -> io.RawIOBase:
-        raw = open_raw(file)
+    def opened() -> Any:
+        raw = file.open()
         return raw if whole else LineRange(raw, piece.start, piece.stop)
 
     size = max(1, piece.size_bytes)
-    for block in BlockReader(_data_file(file), open_raw=opened):
+    for block in BlockReader(file.as_data(), open_raw=opened):
         found = read_block(block.data, text_field)
         yield Batch(
             found, Place(piece.file, piece.start, block.first_line), min(1.0, block.read_bytes / size)
@@ -107,7 +79,7 @@ def _lines(file: SourceFile, piece: Piece, text_field: str) -> Iterator[Batch]:
 
 
 def _plain(file: SourceFile) -> BlockTexts:
-    data = b"".join(block.data for block in BlockReader(_data_file(file), open_raw=lambda: open_raw(file)))
+    data = b"".join(block.data for block in BlockReader(file.as_data(), open_raw=file.open))
     try:
         whole = data.decode("utf-8").removeprefix(_BOM)
     except UnicodeDecodeError as error:
@@ -118,22 +90,6 @@ def _plain(file: SourceFile) -> BlockTexts:
         ) from error
     text, reason = text_of({"text": whole}, "text")
     return BlockTexts([text] if text else [], 1, [(reason, 1)] if reason else [])
-
-
-def open_raw(file: SourceFile) -> io.RawIOBase:
-    """The bytes of a file, wherever it lies."""
-    if not file.is_remote:
-        return io.FileIO(file.location)
-    fs, path = remote_fs(file.location)
-    try:
-        info = fs.info(path)
-        unchanged = (int(info["size"] or 0), remote_stamp(info)) == (file.size_bytes, file.stamp)
-        raw = cast(io.RawIOBase, fs.open(path, "rb"))
-    except Exception as error:
-        raise store_error(error, file.location) from error
-    if not unchanged:
-        raise DataError("the object changed since the work began", where=file.location)
-    return raw
 
 
 class LineRange(io.RawIOBase):
@@ -211,7 +167,7 @@ def place_name(place: Place, files: tuple[SourceFile, ...]) -> str:
 
 def lines_before(file: SourceFile, start: int) -> int:
     """Lines that start before the first one of a piece that begins at ``start``."""
-    raw = open_raw(file)
+    raw = file.open()
     with LineRange(raw, start, file.size_bytes) as lines:  # closes the file
         raw.seek(0)
         count, left = 0, lines.first

@@ -28,7 +28,6 @@ from datatrove.io import get_datafolder
 from datatrove.pipeline.base import PipelineStep
 from datatrove.pipeline.tokens.tokenizer import DocumentTokenizer, TokenizedFile
 
-from protolith.data.files import DataFile
 from protolith.data.text import fault_error
 from protolith.data.tokenize_plan import plan_of
 from protolith.data.tokenize_reader import Place, lines_before, read_piece
@@ -75,7 +74,7 @@ class CorpusReader(PipelineStep):  # type: ignore[misc]
                     self.report.first.setdefault(reason, place)
                 if found.fault is not None:
                     before = lines_before(file, piece.start) if piece.start else 0
-                    named = DataFile(Path(file.location), file.name, file.size_bytes)
+                    named = file.as_data()
                     raise fault_error(found.fault, named, before + batch.first.line)
                 self.stat_update("documents", value=len(found.texts), unit="batch")
                 self.report.read_bytes = done_bytes + int(batch.read_share * piece.size_bytes)

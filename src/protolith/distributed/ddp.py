@@ -4,8 +4,8 @@ Gradients are *summed* over ranks, not averaged: each rank divides its loss by t
 whole global batch, which all know beforehand, so the sum is the gradient of the batch and a token weighs the
 same on whichever rank it lies. torch's DistributedDataParallel does the work, bucket by bucket while the
 backward pass still runs; it takes the mean, so each loss is multiplied by the number of ranks first (which
-costs no bit where that is a power of two). A hook that sums would be a Python object in gloo's threads, which
-can lock up against the end of the process group.
+costs no bit where that is a power of two). A hook that sums would run Python
+in the threads of gloo.
 
 What is the same on all ranks, and why: weights (rank 0's are sent out at the start, and checked by a sum of
 their bits, again after a checkpoint was read), gradients (one sum, sent to all), and with them the norm, what

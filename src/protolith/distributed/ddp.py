@@ -3,7 +3,9 @@
 Gradients are *summed* over ranks, not averaged: each rank divides its loss by the number of targets of the
 whole global batch, which all know beforehand, so the sum is the gradient of the batch and a token weighs the
 same on whichever rank it lies. torch's DistributedDataParallel does the work, bucket by bucket while the
-backward pass still runs; a communication hook of ours replaces its mean.
+backward pass still runs; it takes the mean, so each loss is multiplied by the number of ranks first (which
+costs no bit where that is a power of two). A hook that sums would run Python
+in the threads of gloo.
 
 What is the same on all ranks, and why: weights (rank 0's are sent out at the start, and checked by a sum of
 their bits, again after a checkpoint was read), gradients (one sum, sent to all), and with them the norm, what
@@ -24,7 +26,6 @@ import warnings
 from contextlib import nullcontext
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -63,7 +64,6 @@ class DdpEngine(SingleEngine):
                 gradient_as_bucket_view=True,
                 find_unused_parameters=any(getattr(config, name, None) for name in _EXPERTS),
             )
-        self._shared.register_comm_hook(None, _summed)
         self._check_same_weights()
 
     def forward_backward(
@@ -79,7 +79,7 @@ class DdpEngine(SingleEngine):
         with nullcontext() if last else self._shared.no_sync():
             with autocast(self.device, self.precision):
                 loss_sum = self._shared(*batch)
-            self.scaler.scale(loss_sum / num_targets).backward()
+            self.scaler.scale(loss_sum / num_targets * self.world.size).backward()
         return loss_sum.detach()
 
     def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor, positions_BT: Tensor | None = None) -> float:
@@ -140,9 +140,3 @@ def rank_seed(seed: int, rank: int) -> int:
 def _seed_from(what: bytes, rank: int) -> int:
     digest = hashlib.blake2b(what + f"/{rank}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
-
-
-def _summed(_, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations with types: none here
-    """DDP's communication hook: the sum of the ranks' gradients."""
-    future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
-    return future.then(lambda done: done.value()[0])

@@ -34,6 +34,7 @@ GROUP_TIMEOUT = timedelta(minutes=30)
 _LOOK_S = 0.02
 _PARTING_S = 10.0
 _PARTING_FAILED_S = 2.0
+_SETTLE_S = 0.1
 #: There when rank 0 has left the run, in whatever way.
 _LEFT = "left"
 #: How many ranks have left.
@@ -177,6 +178,8 @@ def joined(timeout: timedelta = GROUP_TIMEOUT) -> Iterator[World]:
 def _part(world: World, patience_s: float) -> None:
     """Leave. Rank 0 may hold the store: it stays a little until nobody needs it."""
     assert world.store is not None
+    # Threads of gloo that still let go of a tensor need Python's lock, which the end of the group would hold.
+    time.sleep(_SETTLE_S)
     end = time.monotonic() + patience_s
     with suppress(RuntimeError):
         gone = world.store.add(_GONE, 1)

@@ -20,9 +20,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from protolith.data.parquet_text import read_layout
 from protolith.data.text_form import TextForm, form_of
 from protolith.data.tokenize_inputs import LINES, PARQUET, SourceFile
-from protolith.data.tokenize_parquet import group_bytes
 from protolith.data.tokenizer import TextTokenizer
 from protolith.formats.rundir import read_json, write_json
 
@@ -66,7 +68,7 @@ def make_plan(files: Sequence[SourceFile], identity: dict[str, Any], text_field:
     tasks: list[tuple[Piece, ...]] = []
     task: list[Piece] = []
     held_bytes = 0
-    for piece in _pieces(files, goal_bytes):
+    for piece in _pieces(files, goal_bytes, text_field):
         if task and held_bytes + piece.size_bytes > goal_bytes * 1.25:
             tasks.append(tuple(task))
             task, held_bytes = [], 0
@@ -81,10 +83,10 @@ def make_plan(files: Sequence[SourceFile], identity: dict[str, Any], text_field:
     return Plan(identity, text_field, tuple(files), tuple(tasks))
 
 
-def _pieces(files: Sequence[SourceFile], goal_bytes: int) -> Iterator[Piece]:
+def _pieces(files: Sequence[SourceFile], goal_bytes: int, text_field: str) -> Iterator[Piece]:
     for number, file in enumerate(files):
         if file.form == PARQUET:
-            for group, size_bytes in enumerate(group_bytes(file)):
+            for group, size_bytes in enumerate(_group_bytes(file, text_field)):
                 yield Piece(number, group, group + 1, size_bytes)
         elif file.form == LINES and file.size_bytes > 1.5 * goal_bytes and not _compressed(file):
             count = -(-file.size_bytes // goal_bytes)
@@ -93,6 +95,13 @@ def _pieces(files: Sequence[SourceFile], goal_bytes: int) -> Iterator[Piece]:
                 yield Piece(number, start, stop, stop - start)
         else:
             yield Piece(number, 0, file.size_bytes, file.size_bytes)
+
+
+def _group_bytes(file: SourceFile, text_field: str) -> list[int]:
+    """Bytes of each row group of a Parquet file, by the share of its text: they add up to the file."""
+    ends = np.concatenate([[0], np.cumsum(read_layout(file.as_data(), text_field).text_bytes)])
+    marks = [file.size_bytes * int(end) // max(1, int(ends[-1])) for end in ends]
+    return [stop - start for start, stop in itertools.pairwise(marks)]
 
 
 def _compressed(file: SourceFile) -> bool:

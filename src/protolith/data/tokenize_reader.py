@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from protolith.data.json_lines import BlockReader
+from protolith.data.json_lines import BLOCK_BYTES, BlockReader
+from protolith.data.parquet_text import read_layout, read_parts
 from protolith.data.text import BlockTexts, read_block, text_of
 from protolith.data.tokenize_inputs import LINES, PARQUET, SourceFile
-from protolith.data.tokenize_parquet import read_groups
 from protolith.data.tokenize_plan import Piece
 from protolith.errors import BadRecordError
 
@@ -52,10 +52,7 @@ def read_piece(file: SourceFile, piece: Piece, text_field: str) -> Iterator[Batc
     """
     file.check_unchanged()
     if file.form == PARQUET:
-        rows = 0
-        for row, found in read_groups(file, piece.start, piece.stop, text_field):
-            rows += found.records
-            yield Batch(found, Place(piece.file, 0, row), rows / (rows + 4096))
+        yield from _row_groups(file, piece, text_field)
     elif file.form == LINES:
         yield from _lines(file, piece, text_field)
     else:
@@ -76,6 +73,16 @@ def _lines(file: SourceFile, piece: Piece, text_field: str) -> Iterator[Batch]:
         yield Batch(
             found, Place(piece.file, piece.start, block.first_line), min(1.0, block.read_bytes / size)
         )
+
+
+def _row_groups(file: SourceFile, piece: Piece, text_field: str) -> Iterator[Batch]:
+    data = file.as_data()
+    layout = read_layout(data, text_field)
+    first, last = int(layout.first_rows[piece.start]), int(layout.first_rows[piece.stop])
+    for group in range(piece.start, piece.stop):
+        for part in read_parts(data, layout, text_field, group, block_bytes=BLOCK_BYTES):
+            share = (part.end - first) / max(1, last - first)
+            yield Batch(read_block(part.lines, text_field), Place(piece.file, 0, part.begin + 1), share)
 
 
 def _plain(file: SourceFile) -> BlockTexts:

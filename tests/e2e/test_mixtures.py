@@ -82,7 +82,7 @@ def test_weights_of_paths_are_the_same_mixture(place, tmp_path):
     assert tiny.losses(one.run_dir) == tiny.losses(other.run_dir)
 
 
-def test_stages_change_the_shares_and_validation_is_by_source(place, tmp_path):
+def test_stages_change_the_shares_and_validation_is_by_source(place, tmp_path, capfd):
     state = mixed(
         place,
         tmp_path / "run",
@@ -101,6 +101,7 @@ def test_stages_change_the_shares_and_validation_is_by_source(place, tmp_path):
     assert {"val/loss", "val/a/loss", "val/b/loss"} <= set(values)
     low, high = sorted((values["val/a/loss"], values["val/b/loss"]))
     assert low < values["val/loss"] < high
+    assert "val/a/loss" in capfd.readouterr().out
 
 
 def test_resumed_at_any_step_it_is_the_same_run(place, tmp_path):

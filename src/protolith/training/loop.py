@@ -216,6 +216,7 @@ class Loop:
             self.validation_left = True  # the loop sees the stop; a resume validates this step first
             return
         shown = [f"val/{name}" for name in self.config.eval.metrics]
+        shown += [name for name in numbers if name.count("/") == 2]  # of each source
         self.state.metrics.update(numbers)
         self.monitors.validation(self.state.step, self._total_steps(), numbers, shown)
         if self.samples is not None and not self.stop.requested:

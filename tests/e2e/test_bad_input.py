@@ -97,7 +97,7 @@ def test_an_unknown_key_with_its_line_and_the_nearest(place):
 
 
 def test_settings_of_later_versions_are_refused_by_name(place):
-    refused(place, 2, "document_mask", "not available yet", data__document_mask=True)
+    refused(place, 2, "trainer.strategy", "not available yet", trainer__strategy="deepspeed")
 
 
 def test_an_output_folder_in_use(place):

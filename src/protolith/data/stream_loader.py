@@ -30,6 +30,7 @@ from protolith.data.row_ranges import Range, merged, step_rows
 from protolith.data.rows import CountKey, Origin, StepCounts, add_counts
 from protolith.data.stream_lanes import StreamRow
 from protolith.data.stream_mixture import MixedStreamRows, StreamMixture
+from protolith.data.stream_sharing import SharedWork, Sharing
 from protolith.data.streams import StreamRows, TextStream
 from protolith.data.tokenize_block import BlockTokens
 from protolith.data.tokenize_pool import TokenizePool
@@ -53,6 +54,7 @@ class StreamLoader(OneIteration[StepBatches]):
         stop_row: rows of the whole run, those before ``position`` included; None: no such limit.
         num_workers: processes that tokenize; 0: none but this.
         left_out: ranges of rows that are read and not trained on.
+        sharing: ranks of this machine that tokenize each block once between them; None: alone.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class StreamLoader(OneIteration[StepBatches]):
         stop_row: int | None = None,
         num_workers: int = 0,
         left_out: Sequence[Range] = (),
+        sharing: Sharing | None = None,
     ) -> None:
         if min(micro_batch_rows, accumulation, world_size) < 1 or not 0 <= rank < world_size:
             raise ValueError(
@@ -85,6 +88,7 @@ class StreamLoader(OneIteration[StepBatches]):
         self._stop_row = stop_row
         self._num_workers = num_workers
         self._left_out = merged(left_out)
+        self._sharing = sharing
         super().__init__(ahead=num_workers > 0)
         #: the position is of other text: its epoch begins anew
         self.restarts = stream.restarts(self._position)
@@ -147,13 +151,18 @@ class StreamLoader(OneIteration[StepBatches]):
                 num_workers=self._num_workers,
                 poll=poll,
             ) as pool:
-                yield self.stream.open(
-                    submit=pool.submit,
-                    wait=wait,
-                    num_ahead=2 * pool.num_workers,
-                    position=self._position,
-                    num_epochs=self._num_epochs,
-                )
+                shared = SharedWork(self._sharing, pool.submit) if self._sharing is not None else None
+                try:
+                    yield self.stream.open(
+                        submit=pool.submit if shared is None else shared.submit,
+                        wait=wait,
+                        num_ahead=2 * pool.num_workers * (1 if self._sharing is None else self._sharing.size),
+                        position=self._position,
+                        num_epochs=self._num_epochs,
+                    )
+                finally:
+                    if shared is not None:
+                        shared.close()
 
     def _steps(self, rows: StreamRows | MixedStreamRows) -> Iterator[StepBatches]:
         """Steps, each held back until it is known whether another follows."""

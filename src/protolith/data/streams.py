@@ -22,8 +22,8 @@ blocks, and for compressed files the bytes before them. Nothing is replayed, and
 adds nothing.
 
 The sequence is a pure function of text, tokenizer, options and seed: not of workers, batches or ranks. Every
-rank runs the whole sequence and keeps its share of each step, so ranks read and tokenize the same text. As
-blocks are taken in one order, known beforehand, ranks could deal out the tokenizing in place of the pool.
+rank runs the whole sequence and keeps its share of each step. As blocks are taken in one order, the ranks of
+a machine deal out the tokenizing (``data/stream_sharing.py``); reading the text is done by each.
 
 Memory: L open blocks as ids; up to ``2 * num_workers`` blocks in work, fewer when lines are long (a block
 is as long as its longest line; see ``_AHEAD_BYTES``). Number of lanes: from the text's size and S alone.

@@ -47,7 +47,7 @@ class World:
 
     Attributes:
         size: processes that share a step.
-        local_rank: place on this machine.
+        local_rank, local_size: place on this machine, and how many are on it (1 where nobody says).
         backend: of the process group; empty for one process.
     """
 
@@ -56,6 +56,7 @@ class World:
     device: torch.device
     local_rank: int = 0
     backend: str = ""
+    local_size: int = 1
     store: dist.Store | None = field(default=None, repr=False, compare=False)
     _told: Iterator[int] = field(default_factory=count, repr=False, compare=False)
 
@@ -165,7 +166,8 @@ def joined(timeout: timedelta = GROUP_TIMEOUT) -> Iterator[World]:
         )
     except (RuntimeError, ValueError) as error:
         raise lost_contact(error) from error
-    world = World(rank, size, device, local_rank, backend, dist.PrefixStore("run", store))
+    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    world = World(rank, size, device, local_rank, backend, local_size, dist.PrefixStore("run", store))
     patience_s = _PARTING_FAILED_S
     try:
         yield world

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from protolith.config.plan import Plan
@@ -13,6 +16,7 @@ from protolith.data.row_ranges import stop_after
 from protolith.data.rows import RowStream
 from protolith.data.stream_loader import StreamLoader
 from protolith.data.stream_mixture import StreamMixture
+from protolith.data.stream_sharing import Sharing
 from protolith.data.streams import TextStream
 from protolith.distributed.world import World
 from protolith.training.datasets import Datasets
@@ -103,11 +107,24 @@ def step_loader(
         stop_row=None if limit is None else stop_after(limit, state.skip_rows),
         num_workers=data.num_workers,
         left_out=state.skip_rows,
+        sharing=_sharing(world),
     )
     if loader.restarts:
         epoch = f"epoch {state.position['epoch'] + 1}" if "epoch" in state.position else "its epoch"
         warn(f"this is other text: {epoch} begins anew, at row {state.next_row}")
     return loader
+
+
+def _sharing(world: World) -> Sharing | None:
+    """A folder in which the ranks of this machine share what they tokenize."""
+    if world.size == 1:
+        return None
+    name = world.tell("stream", secrets.token_hex(8))
+    if world.local_size == 1:
+        return None
+    folder = Path(tempfile.gettempdir()) / f"protolith-stream-{name}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return Sharing(folder, world.local_rank, world.local_size)
 
 
 def _stop_row(plan: Plan, state: RunState) -> int:

@@ -326,6 +326,7 @@ def test_a_suspicious_end_is_said_and_a_wrong_one_refused(tmp_path: Path) -> Non
     said, ids = notes("turn", "<|im_end|>")
     assert ids == [3, 4, 1]
     assert "ends a turn" in said[0] and "<|endoftext|>" in said[0]
+    assert said[0].startswith("warning: ")
     said, ids = notes("plain", "plain")
     assert ids == [3, 4, 2]
     assert "no special token" in said[0]

@@ -13,9 +13,12 @@ from pathlib import Path
 from protolith.data.tokenizer import ENDS_OF_TEXT, ENDS_OF_TURN, TextTokenizer, load_tokenizer
 from protolith.errors import ProtolithError
 
+WARNING = "warning: "
+
 
 def choose_tokenizer(directory: str | Path, eos_token: str | None) -> TextTokenizer:
-    """The tokenizer with the token that ends documents; notes say where the choice deserves a look."""
+    """The tokenizer with the token that ends documents; notes say what was chosen, and those that begin with
+    ``WARNING`` that the choice is suspicious."""
     tokenizer = load_tokenizer(directory, eos_token)
     notes = [note.replace("data.eos_token", "--eos-token") for note in tokenizer.notes]
     eos = tokenizer.eos_token
@@ -24,11 +27,11 @@ def choose_tokenizer(directory: str | Path, eos_token: str | None) -> TextTokeni
         vocabulary = tokenizer.backend.get_vocab(with_added_tokens=True)
         better = next((token for token in ENDS_OF_TEXT if token in vocabulary and token != eos), None)
         advice = f"; {better!r} ends texts" if better else ""
-        notes.append(f"--eos-token {eos!r} ends a turn of a conversation, not a text{advice}")
+        notes.append(f"{WARNING}--eos-token {eos!r} ends a turn of a conversation, not a text{advice}")
     if added is None or not added.special:
         notes.append(
-            f"documents end with {eos!r}, which is no special token of this tokenizer: the same id may also"
-            " come from plain text"
+            f"{WARNING}documents end with {eos!r}, which is no special token of this tokenizer: the same id"
+            " may also come from plain text"
         )
     return TextTokenizer(**{**vars(tokenizer), "notes": tuple(notes)})
 

@@ -82,6 +82,7 @@ def tokenize(
     form: ShortFormOption = Form.text,
 ) -> None:
     """Tokenize text into shards for training. Interrupted, the same command goes on where it was."""
+    from protolith.data.tokenize_eos import WARNING
     from protolith.data.tokenize_job import Progress
     from protolith.data.tokenize_job import tokenize as run
     from protolith.data.tokenize_settings import LOCAL, ExecutorSettings, usable_cores
@@ -113,7 +114,7 @@ def tokenize(
             settings=settings,
             overwrite=overwrite,
             on_progress=on_progress,
-            on_note=lambda note: line.note(f"note: {note}"),
+            on_note=lambda note: line.note(note if note.startswith(WARNING) else f"note: {note}"),
         )
     if form is Form.json:
         print_json(asdict(result))

@@ -174,7 +174,6 @@ def test_an_ordinary_config_is_available(recipe, job):
     [
         ("  format: tokens\n  eval_split: 0.1\n", "data.eval_split", "splitting token shards"),
         ("trainer: {strategy: fsdp}\n", "trainer.strategy", "strategy fsdp"),
-        ("trainer: {optimizer: muon}\n", "trainer.optimizer", "muon"),
         ("trainer: {strategy: deepspeed}\n", "trainer.strategy", "strategy deepspeed"),
         ("trainer: {num_nodes: 2}\n", "trainer.num_nodes", "several machines"),
         ("fsdp: {x: 1}\n", "fsdp", "FSDP"),
@@ -195,12 +194,11 @@ def test_settings_of_later_parts_are_refused_and_never_ignored(recipe, lines, ke
 
 
 def test_what_is_not_available_is_told_in_the_names_of_the_file(job):
-    loaded = job('[optim]\ntype = "muon"\n[deployment]\nnum_train_nodes = 8\n')
+    loaded = job("[deployment]\nnum_train_nodes = 8\n")
     with pytest.raises(NotAvailableError) as caught:
         check_available(loaded)
     assert [str(problem) for problem in caught.value.problems] == [
-        "pretrain.toml:8: optim.type: optimizer muon is not available yet (use adamw)",
-        "pretrain.toml:10: deployment.num_train_nodes: training on several machines is not available yet (use 1)",
+        "pretrain.toml:8: deployment.num_train_nodes: training on several machines is not available yet (use 1)",
     ]
 
 

@@ -61,7 +61,6 @@ def _unavailable(config: TrainConfig) -> list[tuple[str, str, str]]:
             f"strategy {trainer.strategy}",
             "use auto or ddp",
         ),
-        (trainer.optimizer != "adamw", "trainer.optimizer", f"optimizer {trainer.optimizer}", "use adamw"),
         (trainer.num_nodes > 1, "trainer.num_nodes", "training on several machines", "use 1"),
         (
             (trainer.gpus_per_node or 1) > 1,

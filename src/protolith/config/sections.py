@@ -270,7 +270,10 @@ class TrainerConfig(Section):
     max_tokens: Annotated[
         TokenCount | None, Field(description="tokens to train on; rounded up to whole steps")
     ] = None
-    optimizer: Annotated[Literal["adamw", "muon"], Field(description="optimizer")] = "adamw"
+    optimizer: Annotated[
+        Literal["adamw", "muon"],
+        Field(description="muon: Muon for the matrices inside the blocks, AdamW for the rest, at one rate"),
+    ] = "adamw"
     betas: Annotated[PairOfBetas, Field(description="decay of AdamW's two moments")] = (0.9, 0.95)
     eps: Annotated[Positive, Field(description="AdamW's epsilon")] = 1e-8
     weight_decay: Annotated[NonNegative, Field(description="decoupled decay, of matrices only")] = 0.01

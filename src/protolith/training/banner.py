@@ -5,6 +5,7 @@ from __future__ import annotations
 from protolith.config.plan import Plan
 from protolith.config.schema import TrainConfig
 from protolith.model.build import BuiltModel
+from protolith.training.muon import MuonGroups
 from protolith.training.optim import ParameterGroups
 from protolith.units import format_bytes
 
@@ -30,7 +31,7 @@ def lines(
     config: TrainConfig,
     plan: Plan,
     built: BuiltModel,
-    groups: ParameterGroups,
+    groups: ParameterGroups | MuonGroups,
     device: str,
     compile_line: str,
 ) -> list[str]:

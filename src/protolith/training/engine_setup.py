@@ -15,7 +15,7 @@ from protolith.model.document_mask import prove_documents_apart
 from protolith.model.loss import LossModel
 from protolith.training import banner, compiling
 from protolith.training.monitors.console import Console
-from protolith.training.optim import build_adamw, parameter_groups
+from protolith.training.optim import build_optimizer
 
 
 def build_engine(
@@ -26,9 +26,9 @@ def build_engine(
     module = built.module.to(world.device)
     module.train()
     enable_activation_checkpointing(module, config.model.activation_checkpointing)
-    groups = parameter_groups(module)
-    optimizer = build_adamw(
-        groups,
+    groups, optimizer = build_optimizer(
+        trainer.optimizer,
+        module,
         learning_rate=trainer.learning_rate,
         betas=trainer.betas,
         eps=trainer.eps,

@@ -1,4 +1,4 @@
-"""AdamW, with weight decay by the role of a parameter.
+"""The optimizer of a run, and AdamW's parameters by role (Muon's: ``training/muon.py``).
 
 Decayed: weights of two or more dimensions (projections, embeddings, the head). Not decayed: everything
 else (norm gains, biases). The role is read from the parameter's own shape before any sharding or
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+
+from protolith.training.muon import MuonGroups, MuonWithAdamW, muon_groups
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,31 @@ def parameter_groups(module: nn.Module) -> ParameterGroups:
     return ParameterGroups(
         decayed=[p for p in trainable if p.ndim >= 2],
         plain=[p for p in trainable if p.ndim < 2],
+    )
+
+
+def groups_of(name: str, module: nn.Module) -> ParameterGroups | MuonGroups:
+    """The parameters of ``module`` by role, for the optimizer called "adamw" or "muon"."""
+    return muon_groups(module) if name == "muon" else parameter_groups(module)
+
+
+def build_optimizer(
+    name: str,
+    module: nn.Module,
+    *,
+    learning_rate: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+) -> tuple[ParameterGroups | MuonGroups, torch.optim.Optimizer]:
+    """The optimizer called "adamw" or "muon" over ``module``."""
+    groups = groups_of(name, module)
+    if isinstance(groups, MuonGroups):
+        return groups, MuonWithAdamW(
+            groups, learning_rate=learning_rate, betas=betas, eps=eps, weight_decay=weight_decay
+        )
+    return groups, build_adamw(
+        groups, learning_rate=learning_rate, betas=betas, eps=eps, weight_decay=weight_decay
     )
 
 

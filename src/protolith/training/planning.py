@@ -27,7 +27,7 @@ from protolith.model.flops import peak_flops
 from protolith.model.positions import check_row_length
 from protolith.training import banner, compiling
 from protolith.training.datasets import Datasets, open_datasets
-from protolith.training.optim import parameter_groups
+from protolith.training.optim import groups_of
 from protolith.training.output_folder import foresee
 from protolith.training.passes import mixture_lines
 from protolith.training.space import check_memory, check_space
@@ -93,7 +93,9 @@ def plan_run(given: TrainConfig | LoadedConfig, num_ranks: int | None = None) ->
     warnings += filter(None, [check_space(folder, plan), check_memory(world.device, plan)])
     flops = built.flops_per_token(config.data.max_seq_length) * plan.total_tokens
     _, why = compiling.decide(config.model.compile, planned_flops=flops, device=world.device)
-    lines = banner.lines(config, plan, built, parameter_groups(built.module), device_name(world.device), why)
+    lines = banner.lines(
+        config, plan, built, groups_of(config.trainer.optimizer, built.module), device_name(world.device), why
+    )
     if sizes.datasets is not None:
         about_sources, of_sources = mixture_lines(sizes.datasets, plan)
         lines += about_sources

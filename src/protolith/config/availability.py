@@ -56,10 +56,28 @@ def _unavailable(config: TrainConfig) -> list[tuple[str, str, str]]:
             "name held-out shards in data.eval_path",
         ),
         (
-            trainer.strategy not in ("auto", "ddp"),
+            trainer.strategy == "deepspeed",
             "trainer.strategy",
-            f"strategy {trainer.strategy}",
-            "use auto or ddp",
+            "strategy deepspeed",
+            "use auto, ddp or fsdp",
+        ),
+        (
+            trainer.strategy == "fsdp" and trainer.optimizer == "muon",
+            "trainer.optimizer",
+            "muon with fsdp",
+            "use adamw, or ddp",
+        ),
+        (
+            trainer.strategy == "fsdp" and bool(config.eval.sample_prompts),
+            "eval.sample_prompts",
+            "sampling while training with fsdp",
+            "leave them out, and use protolith generate",
+        ),
+        (
+            trainer.strategy == "fsdp" and config.model.compile is True,
+            "model.compile",
+            "compiling with fsdp",
+            "use auto, or ddp",
         ),
         (trainer.num_nodes > 1, "trainer.num_nodes", "training on several machines", "use 1"),
         (
@@ -68,7 +86,7 @@ def _unavailable(config: TrainConfig) -> list[tuple[str, str, str]]:
             "several machines",
             "leave it out",
         ),
-        (bool(config.fsdp), "fsdp", "the FSDP engine", "leave the section out"),
+        (bool(config.fsdp), "fsdp", "settings of the FSDP engine", "leave the section out"),
         (bool(config.deepspeed), "deepspeed", "the DeepSpeed engine", "leave the section out"),
         *_remote("output.dir", (config.output.dir,)),
     ]

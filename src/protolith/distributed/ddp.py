@@ -90,14 +90,20 @@ class DdpEngine(SingleEngine):
 
     def state(self) -> EngineState:
         """Weights and moments on rank 0 alone, random states of all; every rank must come here."""
-        own = self._random_state()
-        states = {name: self.world.gather(state) for name, state in sorted(own.items())}
+        states = self._random_states()
         if not self.world.is_main:
             return EngineState(weights={}, optimizer={})
         state = super().state()
-        for name, by_rank in states.items():
-            state.rng.update({f"{name}/{rank}": by_rank[rank] for rank in range(1, len(by_rank))})
+        state.rng.update(states)
         return state
+
+    def _random_states(self) -> dict[str, Tensor]:
+        """Those of all ranks; every rank must come here. Rank 0's have the names of one process's."""
+        states = {}
+        for name, own in sorted(self._random_state().items()):
+            for rank, state in enumerate(self.world.gather(own)):
+                states[f"{name}/{rank}" if rank else name] = state
+        return states
 
     def load_state(self, state: EngineState) -> None:
         super().load_state(state)

@@ -75,4 +75,4 @@ class Engine(Protocol):
         """Continue from a saved state."""
 
     def full_weights(self) -> dict[str, Tensor]:
-        """All weights by transformers' names, fp32, on the CPU."""
+        """All weights by transformers' names, fp32, on rank 0's CPU; every rank must come here."""

@@ -140,8 +140,7 @@ class SingleEngine:
         for name, values in by_name.items():
             parameter = known[name]
             self.optimizer.state[parameter] = {
-                key: value.clone() if value.ndim == 0 else value.to(parameter.device, copy=True)
-                for key, value in values.items()
+                key: self._moment_like(parameter, value) for key, value in values.items()
             }
         if self.scaler.is_enabled() and state.extra.get("scaler"):
             self.scaler.load_state_dict(state.extra["scaler"])
@@ -175,7 +174,14 @@ class SingleEngine:
                 raise CheckpointError(
                     f"{name} has shape {tuple(weights[name].shape)}, the model wants {tuple(tensor.shape)}"
                 )
-            tensor.data.copy_(weights[name])
+            self._put(tensor.data, weights[name])
+
+    def _put(self, tensor: Tensor, value: Tensor) -> None:
+        tensor.copy_(value)
+
+    def _moment_like(self, parameter: nn.Parameter, value: Tensor) -> Tensor:
+        """A saved moment, where the parameter lies."""
+        return value.clone() if value.ndim == 0 else value.to(parameter.device, copy=True)
 
     def _move(self, *tensors: Tensor | None) -> list[Tensor]:
         """To the device; what is None is left out."""

@@ -23,6 +23,8 @@ def strategy_of(config: TrainConfig, world_size: int) -> str:
     """What ``trainer.strategy`` comes to."""
     if world_size == 1:
         return "one process"
+    if config.trainer.strategy == "fsdp":
+        return f"fsdp, {world_size} processes, each with a part of every tensor"
     why = f" (auto: {world_size} processes)" if config.trainer.strategy == "auto" else ""
     return f"ddp{why}, each with the whole model"
 

@@ -7,6 +7,7 @@ import torch
 from protolith.config.plan import Plan
 from protolith.config.schema import TrainConfig
 from protolith.distributed.ddp import DdpEngine, rank_seed
+from protolith.distributed.fsdp import FsdpEngine
 from protolith.distributed.single import SingleEngine, autocast
 from protolith.distributed.world import World, device_name, has_fast_bf16
 from protolith.model.build import BuiltModel
@@ -15,7 +16,7 @@ from protolith.model.document_mask import prove_documents_apart
 from protolith.model.loss import LossModel
 from protolith.training import banner, compiling
 from protolith.training.monitors.console import Console
-from protolith.training.optim import build_optimizer
+from protolith.training.optim import build_optimizer, groups_of
 
 
 def build_engine(
@@ -26,16 +27,23 @@ def build_engine(
     module = built.module.to(world.device)
     module.train()
     enable_activation_checkpointing(module, config.model.activation_checkpointing)
-    groups, optimizer = build_optimizer(
-        trainer.optimizer,
-        module,
-        learning_rate=trainer.learning_rate,
-        betas=trainer.betas,
-        eps=trainer.eps,
-        weight_decay=trainer.weight_decay,
-    )
+    groups = groups_of(trainer.optimizer, module)
+
+    def make_optimizer() -> torch.optim.Optimizer:
+        """Over the parameters as they are then: some engines replace them."""
+        return build_optimizer(
+            groups_of(trainer.optimizer, module),
+            learning_rate=trainer.learning_rate,
+            betas=trainer.betas,
+            eps=trainer.eps,
+            weight_decay=trainer.weight_decay,
+        )
+
+    sharded = trainer.strategy == "fsdp" and world.size > 1
     flops = built.flops_per_token(config.data.max_seq_length) * plan.total_tokens
     wanted, why = compiling.decide(config.model.compile, planned_flops=flops, device=world.device)
+    if sharded:
+        wanted, why = False, "compile: off (fsdp)"
     loss_model = LossModel(module)
     for note in loss_model.notes:
         console.info(note)
@@ -47,11 +55,20 @@ def build_engine(
     for line in banner.lines(config, plan, built, groups, device_name(world.device), why):
         console.info(line)
     torch.manual_seed(rank_seed(trainer.seed, world.rank))
+    if sharded:
+        return FsdpEngine(
+            module,
+            loss_model,
+            make_optimizer,
+            world=world,
+            precision=trainer.mixed_precision,
+            max_grad_norm=trainer.max_grad_norm,
+        )
     if world.size > 1:
         return DdpEngine(
             module,
             loss,
-            optimizer,
+            make_optimizer(),
             world=world,
             precision=trainer.mixed_precision,
             max_grad_norm=trainer.max_grad_norm,
@@ -59,7 +76,7 @@ def build_engine(
     return SingleEngine(
         module,
         loss,
-        optimizer,
+        make_optimizer(),
         device=world.device,
         precision=trainer.mixed_precision,
         max_grad_norm=trainer.max_grad_norm,

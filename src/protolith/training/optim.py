@@ -43,23 +43,16 @@ def groups_of(name: str, module: nn.Module) -> ParameterGroups | MuonGroups:
 
 
 def build_optimizer(
-    name: str,
-    module: nn.Module,
+    groups: ParameterGroups | MuonGroups,
     *,
     learning_rate: float,
     betas: tuple[float, float],
     eps: float,
     weight_decay: float,
-) -> tuple[ParameterGroups | MuonGroups, torch.optim.Optimizer]:
-    """The optimizer called "adamw" or "muon" over ``module``."""
-    groups = groups_of(name, module)
-    if isinstance(groups, MuonGroups):
-        return groups, MuonWithAdamW(
-            groups, learning_rate=learning_rate, betas=betas, eps=eps, weight_decay=weight_decay
-        )
-    return groups, build_adamw(
-        groups, learning_rate=learning_rate, betas=betas, eps=eps, weight_decay=weight_decay
-    )
+) -> torch.optim.Optimizer:
+    """The optimizer that these groups are for."""
+    make = MuonWithAdamW if isinstance(groups, MuonGroups) else build_adamw
+    return make(groups, learning_rate=learning_rate, betas=betas, eps=eps, weight_decay=weight_decay)  # type: ignore[operator]
 
 
 def build_adamw(

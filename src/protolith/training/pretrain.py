@@ -332,11 +332,12 @@ class _Run:
         return Sampler(built.module, tokenizer, tuple(prompts), self.run_dir.monitors, self.console.info)
 
     def _export(self, engine: Engine, built: BuiltModel, tokenizer: TextTokenizer) -> None:
+        self.status.update(phase="exporting")
+        weights = engine.full_weights()
         if not self.world.is_main:
             return
-        self.status.update(phase="exporting")
         try:
-            export_model(engine.full_weights(), built.hf_config, tokenizer, self.run_dir.model)
+            export_model(weights, built.hf_config, tokenizer, self.run_dir.model)
         except NoSpaceError as error:
             error.hint = "the last checkpoint is complete: free space and run `protolith export` on it"
             raise

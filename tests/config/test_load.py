@@ -173,7 +173,7 @@ def test_an_ordinary_config_is_available(recipe, job):
     ("lines", "key", "words"),
     [
         ("  format: tokens\n  eval_split: 0.1\n", "data.eval_split", "splitting token shards"),
-        ("trainer: {strategy: fsdp}\n", "trainer.strategy", "strategy fsdp"),
+        ("trainer: {strategy: deepspeed}\n", "trainer.strategy", "strategy deepspeed"),
         ("trainer: {strategy: deepspeed}\n", "trainer.strategy", "strategy deepspeed"),
         ("trainer: {num_nodes: 2}\n", "trainer.num_nodes", "several machines"),
         ("fsdp: {x: 1}\n", "fsdp", "FSDP"),

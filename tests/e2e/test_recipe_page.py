@@ -101,9 +101,9 @@ def test_its_model_loads_in_transformers(done):
 def test_the_page_itself_parses_unchanged_but_names_what_is_not_there_yet(done):
     folder, _output = done
     page = yaml.safe_load(PAGE.format(folder=folder))
-    page["trainer"]["strategy"] = "fsdp"
-    (folder / "fsdp.yaml").write_text(yaml.safe_dump(page))
-    result = tiny.cli("pretrain", folder / "fsdp.yaml")
+    page["trainer"]["strategy"] = "deepspeed"
+    (folder / "sharded.yaml").write_text(yaml.safe_dump(page))
+    result = tiny.cli("pretrain", folder / "sharded.yaml")
     assert result.returncode == 2
     assert "strategy" in result.stdout + result.stderr
     assert "streaming" not in result.stderr.replace("data.streaming", "")

@@ -140,8 +140,8 @@ def test_a_large_corpus_is_estimated_and_the_plan_says_so(place, tmp_path, monke
 @pytest.mark.parametrize(
     "change",
     [
-        {"trainer__strategy": "fsdp"},
-        {"trainer__optimizer": "muon"},
+        {"trainer__strategy": "deepspeed"},
+        {"trainer__num_nodes": 2},
     ],
 )
 def test_what_does_not_work_yet_is_refused_and_never_ignored(place, tmp_path, change):

@@ -56,10 +56,10 @@ def _unavailable(config: TrainConfig) -> list[tuple[str, str, str]]:
             "name held-out shards in data.eval_path",
         ),
         (
-            trainer.strategy not in ("auto", "ddp"),
+            trainer.strategy == "deepspeed",
             "trainer.strategy",
             f"strategy {trainer.strategy}",
-            "use auto or ddp",
+            "use auto, ddp or fsdp",
         ),
         (trainer.optimizer != "adamw", "trainer.optimizer", f"optimizer {trainer.optimizer}", "use adamw"),
         (trainer.num_nodes > 1, "trainer.num_nodes", "training on several machines", "use 1"),
@@ -69,7 +69,6 @@ def _unavailable(config: TrainConfig) -> list[tuple[str, str, str]]:
             "several machines",
             "leave it out",
         ),
-        (bool(config.fsdp), "fsdp", "the FSDP engine", "leave the section out"),
         (bool(config.deepspeed), "deepspeed", "the DeepSpeed engine", "leave the section out"),
         *_remote("output.dir", (config.output.dir,)),
     ]

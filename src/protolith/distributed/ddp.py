@@ -64,7 +64,7 @@ class DdpEngine(SingleEngine):
                 find_unused_parameters=any(getattr(config, name, None) for name in _EXPERTS),
             )
         self._shared.register_comm_hook(None, _summed)
-        self._check_same_weights()
+        check_same_weights(self._parameters, self.world)
 
     def forward_backward(
         self,
@@ -102,34 +102,35 @@ class DdpEngine(SingleEngine):
     def load_state(self, state: EngineState) -> None:
         super().load_state(state)
         if self.world.rank > 0:
-            self._set_random_state(state.rng)
-        self._check_same_weights()
+            set_rank_random_state(state.rng, self.world.rank, self.device)
+        check_same_weights(self._parameters, self.world)
 
-    def _set_random_state(self, rng: dict[str, Tensor]) -> None:
-        """Its own state; a rank that was not there when it was saved draws one from rank 0's."""
-        rank = self.world.rank
-        if f"cpu/{rank}" not in rng:
-            torch.manual_seed(_seed_from(rng["cpu"].numpy().tobytes(), rank))
-            return
-        torch.set_rng_state(rng[f"cpu/{rank}"])
-        if self.device.type == "cuda":
-            if f"cuda/{rank}" in rng:
-                torch.cuda.set_rng_state(rng[f"cuda/{rank}"], self.device)
-            else:
-                torch.cuda.manual_seed(_seed_from(rng[f"cpu/{rank}"].numpy().tobytes(), rank))
 
-    def _check_same_weights(self) -> None:
-        """A sum over the bits of each parameter must be the same everywhere."""
-        sums = torch.stack(
-            [p.detach().contiguous().view(torch.uint8).sum(dtype=torch.int64) for p in self._parameters]
-        ).cpu()
-        by_rank = self.world.gather(sums)
-        for rank, theirs in enumerate(by_rank):
-            if not torch.equal(theirs, by_rank[0]):
-                raise RunFailedError(
-                    f"the weights of rank {rank} are not those of rank 0",
-                    hint="do all machines read the same model folder and the same checkpoint?",
-                )
+def set_rank_random_state(rng: dict[str, Tensor], rank: int, device: torch.device) -> None:
+    """Its own state; a rank that was not there when it was saved draws one from rank 0's."""
+    if f"cpu/{rank}" not in rng:
+        torch.manual_seed(_seed_from(rng["cpu"].numpy().tobytes(), rank))
+        return
+    torch.set_rng_state(rng[f"cpu/{rank}"])
+    if device.type == "cuda":
+        if f"cuda/{rank}" in rng:
+            torch.cuda.set_rng_state(rng[f"cuda/{rank}"], device)
+        else:
+            torch.cuda.manual_seed(_seed_from(rng[f"cpu/{rank}"].numpy().tobytes(), rank))
+
+
+def check_same_weights(parameters: list[nn.Parameter], world: World) -> None:
+    """A sum over the bits of each parameter must be the same everywhere."""
+    sums = torch.stack(
+        [p.detach().contiguous().view(torch.uint8).sum(dtype=torch.int64) for p in parameters]
+    ).cpu()
+    by_rank = world.gather(sums)
+    for rank, theirs in enumerate(by_rank):
+        if not torch.equal(theirs, by_rank[0]):
+            raise RunFailedError(
+                f"the weights of rank {rank} are not those of rank 0",
+                hint="do all machines read the same model folder and the same checkpoint?",
+            )
 
 
 def rank_seed(seed: int, rank: int) -> int:

@@ -35,6 +35,9 @@ class SingleEngine:
         max_grad_norm: 0 turns clipping off.
     """
 
+    #: of ``full_weights`` and ``whole``: every rank must come, whoever needs the result
+    together = False
+
     def __init__(
         self,
         module: nn.Module,
@@ -148,6 +151,10 @@ class SingleEngine:
         torch.set_rng_state(state.rng["cpu"])
         if self.device.type == "cuda" and "cuda" in state.rng:
             torch.cuda.set_rng_state(state.rng["cuda"], self.device)
+
+    def whole(self) -> AbstractContextManager[None]:
+        """Inside, parts of the module can be called by themselves, as they are here always."""
+        return nullcontext()
 
     def full_weights(self) -> dict[str, Tensor]:
         weights = {name: _copy(p.data) for name, p in self._named_parameters()}

@@ -69,6 +69,7 @@ def _unavailable(config: TrainConfig) -> list[tuple[str, str, str]]:
             "several machines",
             "leave it out",
         ),
+        (bool(config.fsdp), "fsdp", "settings of the FSDP engine", "leave the section out"),
         (bool(config.deepspeed), "deepspeed", "the DeepSpeed engine", "leave the section out"),
         *_remote("output.dir", (config.output.dir,)),
     ]

@@ -242,9 +242,7 @@ def _local(value: Tensor) -> Tensor:
 
 def _shard_like(value: Tensor, like: DTensor) -> DTensor:
     """This rank's shard of a whole tensor that every rank has: nothing is sent."""
-    sharded = distribute_tensor(
-        value.to(like.dtype), like.device_mesh, like.placements, src_data_rank=None
-    )
+    sharded = distribute_tensor(value.to(like.dtype), like.device_mesh, like.placements, src_data_rank=None)
     if sharded.device == like.device:
         return sharded
     return DTensor.from_local(

@@ -26,8 +26,10 @@ def build_engine(
     """Says what was resolved on the way. Afterwards the random state is this rank's for ``trainer.seed``."""
     trainer = config.trainer
     strategy, strategy_line = choose(config, plan, world)
-    # Whole on the device first, which the loss asks; then, under FSDP, this rank's shard of it.
-    module = built.module.to(world.device)
+    # Under FSDP it stays on the CPU until it is in shards, unless its kernels know the GPU only.
+    anywhere = built.attention in ("sdpa", "eager")
+    device = torch.device("cpu") if strategy == "fsdp" and anywhere else world.device
+    module = built.module.to(device)
     module.train()
     enable_activation_checkpointing(module, config.model.activation_checkpointing)
     flops = built.flops_per_token(config.data.max_seq_length) * plan.total_tokens
@@ -36,7 +38,7 @@ def build_engine(
     for note in loss_model.notes:
         console.info(note)
     if config.data.document_mask and config.data.packing:
-        prove_documents_apart(loss_model, autocast(world.device, trainer.mixed_precision))
+        prove_documents_apart(loss_model, autocast(device, trainer.mixed_precision))
     loss: torch.nn.Module = loss_model
     if strategy == "fsdp":
         if wanted:

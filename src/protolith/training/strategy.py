@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
+import torch
+
 from protolith.config.plan import Plan
 from protolith.config.schema import TrainConfig
 from protolith.distributed.fsdp import Sharding
@@ -22,13 +26,21 @@ def choose(config: TrainConfig, plan: Plan, world: World) -> tuple[str, str]:
         return "ddp", "ddp, each with the whole model"
     if wanted == "fsdp":
         return "fsdp", f"fsdp, the model in shards over {world.size} processes"
-    free = world.tell("free memory", free_memory(world.device))
+    free = world.tell("free memory", _free(world))
     if free is None:
         return "ddp", f"ddp (auto: {world.size} processes, free memory unknown), each with the whole model"
     need = f"about {format_bytes(plan.memory_bytes)} of {format_bytes(free)} free memory"
     if plan.memory_bytes <= _ROOM * free:
         return "ddp", f"ddp (auto: {world.size} processes, {need}), each with the whole model"
     return "fsdp", f"fsdp (auto: the whole model would need {need}), in shards over {world.size} processes"
+
+
+def _free(world: World) -> int | None:
+    """Of this rank's device; the ranks of a machine without GPUs share its memory."""
+    if world.device.type == "cuda":
+        return int(torch.cuda.mem_get_info(world.device)[0])
+    free = free_memory()
+    return None if free is None else free // int(os.environ.get("LOCAL_WORLD_SIZE", world.size))
 
 
 def sharding_of(config: TrainConfig) -> Sharding:

@@ -109,8 +109,6 @@ def test_a_step_that_is_not_finite_is_agreed(place):
     "changes",
     [
         {"trainer__optimizer": "muon"},
-        {"model__compile": True},
-        {"eval__sample_prompts": ["kaa"], "data__eval_split": 0.1},
     ],
 )
 def test_what_does_not_work_with_it_yet_is_refused(place, changes):

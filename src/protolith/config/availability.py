@@ -67,18 +67,6 @@ def _unavailable(config: TrainConfig) -> list[tuple[str, str, str]]:
             "muon with fsdp",
             "use adamw, or ddp",
         ),
-        (
-            trainer.strategy == "fsdp" and bool(config.eval.sample_prompts),
-            "eval.sample_prompts",
-            "sampling while training with fsdp",
-            "leave them out, and use protolith generate",
-        ),
-        (
-            trainer.strategy == "fsdp" and config.model.compile is True,
-            "model.compile",
-            "compiling with fsdp",
-            "use auto, or ddp",
-        ),
         (trainer.num_nodes > 1, "trainer.num_nodes", "training on several machines", "use 1"),
         (
             (trainer.gpus_per_node or 1) > 1,

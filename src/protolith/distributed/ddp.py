@@ -3,9 +3,7 @@
 Gradients are *summed* over ranks, not averaged: each rank divides its loss by the number of targets of the
 whole global batch, which all know beforehand, so the sum is the gradient of the batch and a token weighs the
 same on whichever rank it lies. torch's DistributedDataParallel does the work, bucket by bucket while the
-backward pass still runs; it takes the mean, so each loss is multiplied by the number of ranks first (which
-costs no bit where that is a power of two). A hook that sums would run Python
-in the threads of gloo.
+backward pass still runs; a communication hook of ours replaces its mean.
 
 What is the same on all ranks, and why: weights (rank 0's are sent out at the start, and checked by a sum of
 their bits, again after a checkpoint was read), gradients (one sum, sent to all), and with them the norm, what
@@ -26,6 +24,7 @@ import warnings
 from contextlib import nullcontext
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -64,7 +63,8 @@ class DdpEngine(SingleEngine):
                 gradient_as_bucket_view=True,
                 find_unused_parameters=any(getattr(config, name, None) for name in _EXPERTS),
             )
-        self._check_same_weights()
+        self._shared.register_comm_hook(None, _summed)
+        check_same_weights(self._parameters, self.world)
 
     def forward_backward(
         self,
@@ -79,7 +79,7 @@ class DdpEngine(SingleEngine):
         with nullcontext() if last else self._shared.no_sync():
             with autocast(self.device, self.precision):
                 loss_sum = self._shared(*batch)
-            self.scaler.scale(loss_sum / num_targets * self.world.size).backward()
+            self.scaler.scale(loss_sum / num_targets).backward()
         return loss_sum.detach()
 
     def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor, positions_BT: Tensor | None = None) -> float:
@@ -90,52 +90,47 @@ class DdpEngine(SingleEngine):
 
     def state(self) -> EngineState:
         """Weights and moments on rank 0 alone, random states of all; every rank must come here."""
-        states = self._random_states()
+        own = self._random_state()
+        states = {name: self.world.gather(state) for name, state in sorted(own.items())}
         if not self.world.is_main:
             return EngineState(weights={}, optimizer={})
         state = super().state()
-        state.rng.update(states)
+        for name, by_rank in states.items():
+            state.rng.update({f"{name}/{rank}": by_rank[rank] for rank in range(1, len(by_rank))})
         return state
-
-    def _random_states(self) -> dict[str, Tensor]:
-        """Those of all ranks; every rank must come here. Rank 0's have the names of one process's."""
-        states = {}
-        for name, own in sorted(self._random_state().items()):
-            for rank, state in enumerate(self.world.gather(own)):
-                states[f"{name}/{rank}" if rank else name] = state
-        return states
 
     def load_state(self, state: EngineState) -> None:
         super().load_state(state)
         if self.world.rank > 0:
-            self._set_random_state(state.rng)
-        self._check_same_weights()
+            set_rank_random_state(state.rng, self.world.rank, self.device)
+        check_same_weights(self._parameters, self.world)
 
-    def _set_random_state(self, rng: dict[str, Tensor]) -> None:
-        """Its own state; a rank that was not there when it was saved draws one from rank 0's."""
-        rank = self.world.rank
-        if f"cpu/{rank}" not in rng:
-            torch.manual_seed(_seed_from(rng["cpu"].numpy().tobytes(), rank))
-            return
-        torch.set_rng_state(rng[f"cpu/{rank}"])
-        if self.device.type == "cuda":
-            if f"cuda/{rank}" in rng:
-                torch.cuda.set_rng_state(rng[f"cuda/{rank}"], self.device)
-            else:
-                torch.cuda.manual_seed(_seed_from(rng[f"cpu/{rank}"].numpy().tobytes(), rank))
 
-    def _check_same_weights(self) -> None:
-        """A sum over the bits of each parameter must be the same everywhere."""
-        sums = torch.stack(
-            [p.detach().contiguous().view(torch.uint8).sum(dtype=torch.int64) for p in self._parameters]
-        ).cpu()
-        by_rank = self.world.gather(sums)
-        for rank, theirs in enumerate(by_rank):
-            if not torch.equal(theirs, by_rank[0]):
-                raise RunFailedError(
-                    f"the weights of rank {rank} are not those of rank 0",
-                    hint="do all machines read the same model folder and the same checkpoint?",
-                )
+def set_rank_random_state(rng: dict[str, Tensor], rank: int, device: torch.device) -> None:
+    """Its own state; a rank that was not there when it was saved draws one from rank 0's."""
+    if f"cpu/{rank}" not in rng:
+        torch.manual_seed(_seed_from(rng["cpu"].numpy().tobytes(), rank))
+        return
+    torch.set_rng_state(rng[f"cpu/{rank}"])
+    if device.type == "cuda":
+        if f"cuda/{rank}" in rng:
+            torch.cuda.set_rng_state(rng[f"cuda/{rank}"], device)
+        else:
+            torch.cuda.manual_seed(_seed_from(rng[f"cpu/{rank}"].numpy().tobytes(), rank))
+
+
+def check_same_weights(parameters: list[nn.Parameter], world: World) -> None:
+    """A sum over the bits of each parameter must be the same everywhere."""
+    sums = torch.stack(
+        [p.detach().contiguous().view(torch.uint8).sum(dtype=torch.int64) for p in parameters]
+    ).cpu()
+    by_rank = world.gather(sums)
+    for rank, theirs in enumerate(by_rank):
+        if not torch.equal(theirs, by_rank[0]):
+            raise RunFailedError(
+                f"the weights of rank {rank} are not those of rank 0",
+                hint="do all machines read the same model folder and the same checkpoint?",
+            )
 
 
 def rank_seed(seed: int, rank: int) -> int:
@@ -146,3 +141,9 @@ def rank_seed(seed: int, rank: int) -> int:
 def _seed_from(what: bytes, rank: int) -> int:
     digest = hashlib.blake2b(what + f"/{rank}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+def _summed(_, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations with types: none here
+    """DDP's communication hook: the sum of the ranks' gradients."""
+    future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return future.then(lambda done: done.value()[0])

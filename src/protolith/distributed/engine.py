@@ -7,6 +7,7 @@ on how a batch was split.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -40,6 +41,9 @@ class EngineState:
 
 class Engine(Protocol):
     """One process or many; the loop cannot tell."""
+
+    #: ``full_weights`` and ``whole`` need every rank; else rank 0 may call them alone.
+    together: bool
 
     def forward_backward(
         self,
@@ -76,3 +80,6 @@ class Engine(Protocol):
 
     def full_weights(self) -> dict[str, Tensor]:
         """All weights by transformers' names, fp32, on rank 0's CPU; every rank must come here."""
+
+    def whole(self) -> AbstractContextManager[None]:
+        """Inside, the module can be called by itself, to generate text."""

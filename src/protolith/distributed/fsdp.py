@@ -1,81 +1,125 @@
-"""Many processes, each with a part of every tensor: torch's FSDP2.
+"""Many processes that share one model: each holds its shard of weights, gradients and moments.
 
-Weights, gradients and moments are cut along their first dimension, a piece to each rank. A block's weights
-are gathered when it computes and let go of again; what lies outside the blocks (embeddings, the last norm,
-the head) is one more unit, whole for the length of a forward and backward pass, so that the chunked loss
-finds the head's weight as a plain tensor and tied tensors stay one. Names do not change.
+torch's FSDP2 does the work. Units are the transformer blocks and, around them, the root: everything else,
+embeddings and head (tied or not) among it. The root is the loss model, not the transformers module, because
+the loss uses the weight of the head itself: it is whole while the root's forward and backward pass run.
 
-Gradients are *summed* over ranks, as in ``ddp.py``: the loss is multiplied by the number of ranks, which
-FSDP's mean takes back. The norm is that of the whole gradient. With accumulation, gradients are reduced with
-the last micro-batch only; until then each rank holds its own, whole.
+A unit's weights are put together before it is used, in bf16 under ``bf16`` (masters and moments stay fp32),
+and its gradients are *summed* over ranks in fp32, as under DDP: see there why a sum. Between micro-batches
+gradients stay whole on each rank and are summed with the last.
 
-State: gathered tensor by tensor to rank 0's CPU, never the model at once on one device. So a checkpoint is
-that of any other engine, and each rank cuts its piece out of it when it comes back, however many there are.
+Names: modules are not wrapped, so the names of the weights are transformers' own. ``state`` and
+``full_weights`` put one tensor together at a time and rank 0 copies it to its CPU memory; no device ever
+holds the whole model. What is saved has the form that every other engine saves and reads.
 
-What it does not do yet: fp16, compiling, Muon, offloading, sharded checkpoint files.
+What it does not do: fp16 (its loss scale would need to know the overflows of every shard).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from protolith.distributed.ddp import DdpEngine
+from protolith.distributed.ddp import check_same_weights, set_rank_random_state
 from protolith.distributed.engine import EngineState, StepOutcome
-from protolith.distributed.single import SingleEngine, autocast
+from protolith.distributed.single import SingleEngine
 from protolith.distributed.world import World
-from protolith.errors import InvalidValueError, ModelError
-
-_LOW = {"bf16": torch.bfloat16}
+from protolith.errors import CheckpointError, InvalidValueError
 
 
-class FsdpEngine(DdpEngine):
-    """Arguments as of ``DdpEngine``, but ``make_optimizer`` in place of an optimizer: it is called when the
-    parameters are cut. ``loss`` is the bare ``LossModel``.
+@dataclass(frozen=True)
+class Sharding:
+    """``hybrid``: shards within a machine, copies of them between machines."""
+
+    hybrid: bool = False
+    cpu_offload: bool = False
+    reshard_after_forward: bool = True
+
+
+def blocks(module: nn.Module) -> list[nn.Module]:
+    """The transformer blocks: the members of the longest list of layers."""
+    lists = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
+    return list(max(lists, key=len)) if lists else []
+
+
+def shard(loss: nn.Module, world: World, *, precision: str, sharding: Sharding) -> None:
+    """Shard in place, block by block: a device holds its shards and one whole block at a time.
+
+    Call it before the optimizer is made: parameters are replaced.
 
     Raises:
-        ModelError: the blocks of the architecture cannot be found.
         InvalidValueError: fp16.
+        RunFailedError: ranks have different weights.
     """
+    if precision == "fp16":
+        raise InvalidValueError(
+            "strategy fsdp does not train in fp16",
+            where="trainer.mixed_precision",
+            hint="use bf16 or fp32, or strategy ddp",
+        )
+    check_same_weights(list(loss.parameters()), world)
+    mesh = _mesh(world, hybrid=sharding.hybrid)
+    half = precision == "bf16"
+    mixed = {"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)} if half else {}
+    offload = {"offload_policy": CPUOffloadPolicy()} if sharding.cpu_offload else {}
+    units = blocks(loss)
+    for unit in units:
+        fully_shard(unit, mesh=mesh, reshard_after_forward=sharding.reshard_after_forward, **mixed, **offload)
+    fully_shard(loss, mesh=mesh, reshard_after_forward=False, **mixed, **offload)
+    for unit in [*units, loss]:
+        assert isinstance(unit, FSDPModule)
+        unit.set_gradient_divide_factor(1.0)
+        unit.set_force_sum_reduction_for_comms(True)  # gloo has no other; the sum is what is wanted
+    loss.to(world.device if not sharding.cpu_offload else torch.device("cpu"))
+
+
+def _mesh(world: World, *, hybrid: bool) -> DeviceMesh:
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", world.size))
+    if not hybrid or world.size == local:
+        return init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("shard",))
+    if world.size % local:
+        raise InvalidValueError(
+            f"{world.size} processes are not {local} on each machine",
+            where="fsdp.shard",
+            hint="start as many processes on each machine, or use shard: full",
+        )
+    return init_device_mesh(
+        world.device.type, (world.size // local, local), mesh_dim_names=("copies", "shard")
+    )
+
+
+class FsdpEngine(SingleEngine):
+    """Arguments as of ``SingleEngine``; ``loss`` went through ``shard``, the optimizer was made after."""
+
+    together = True
 
     def __init__(
         self,
         module: nn.Module,
         loss: nn.Module,
-        make_optimizer: Callable[[], torch.optim.Optimizer],
+        optimizer: torch.optim.Optimizer,
         *,
         world: World,
         precision: str,
         max_grad_norm: float,
     ) -> None:
-        if precision == "fp16":
-            raise InvalidValueError(
-                "fsdp and fp16 do not go together", where="trainer.mixed_precision", hint="use bf16"
-            )
-        mesh = init_device_mesh(world.device.type, (world.size,))
-        policy = MixedPrecisionPolicy()
-        if precision in _LOW:
-            policy = MixedPrecisionPolicy(param_dtype=_LOW[precision], reduce_dtype=torch.float32)
-        for block in blocks_of(module):
-            fully_shard(block, mesh=mesh, mp_policy=policy)
-        fully_shard(loss, mesh=mesh, mp_policy=policy)
-        SingleEngine.__init__(
-            self,
-            module,
-            loss,
-            make_optimizer(),
-            device=world.device,
-            precision=precision,
-            max_grad_norm=max_grad_norm,
+        # Not autocast: the policy of the shards says what is computed in bf16.
+        super().__init__(
+            module, loss, optimizer, device=world.device, precision="fp32", max_grad_norm=max_grad_norm
         )
         self.world = world
-        self._check_same_weights()
+        self.precision_of_units = precision
+        assert isinstance(loss, FSDPModule)
+        self._root: FSDPModule = loss
 
     def forward_backward(
         self,
@@ -86,97 +130,129 @@ class FsdpEngine(DdpEngine):
         *,
         last: bool = True,
     ) -> Tensor:
-        self.loss.set_requires_gradient_sync(last)  # type: ignore[operator]
-        with autocast(self.device, self.precision):
-            loss_sum = self.loss(*self._move(inputs_BT, targets_BT, positions_BT))
-        (loss_sum / num_targets * self.world.size).backward()
-        return loss_sum.detach()  # type: ignore[no-any-return]
+        self._root.set_requires_gradient_sync(last)
+        return super().forward_backward(inputs_BT, targets_BT, num_targets, positions_BT, last=last)
 
     def evaluate(self, inputs_BT: Tensor, targets_BT: Tensor, positions_BT: Tensor | None = None) -> float:
         try:
-            return super().evaluate(inputs_BT, targets_BT, positions_BT)
+            return self.total([super().evaluate(inputs_BT, targets_BT, positions_BT)])
         finally:
-            # What a backward pass would do: until then the outer unit's parameters are the gathered ones.
-            self.loss.reshard()  # type: ignore[operator]
+            self._root.reshard()  # a backward pass would have done it
+
+    def total(self, values: list[Tensor] | list[float]) -> float:
+        return self.world.total([super().total(values)])[0]
 
     def step(self, learning_rate: float, *, apply: bool) -> StepOutcome:
-        grads = [p.grad for p in self._parameters if p.grad is not None]
-        norm = float(_whole(torch.nn.utils.get_total_norm(grads)))
+        grads = [_local(p.grad) for p in self._parameters if p.grad is not None]
+        norm = self._global_norm(grads)
         applied = apply and math.isfinite(norm)
         if applied:
-            if 0 < self.max_grad_norm < norm:
-                factor = self.max_grad_norm / (norm + 1e-6)
-                for grad in grads:
-                    grad.mul_(factor)
+            if 0 < self.max_grad_norm < norm + 1e-6:
+                torch._foreach_mul_(grads, self.max_grad_norm / (norm + 1e-6))
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return StepOutcome(grad_norm=norm, applied=applied)
 
-    def full_weights(self) -> dict[str, Tensor]:
-        """On rank 0; every rank must come here, and the others get nothing."""
-        return self._gathered([*self._named_parameters(), *self._saved_buffers()])
+    def _global_norm(self, grads: list[Tensor]) -> float:
+        """Over all shards; each of the copies of a shard is a part of its square."""
+        own = float(torch.nn.utils.get_total_norm([grad for grad in grads if grad.numel()]))
+        mesh = next(p.device_mesh for p in self._parameters if isinstance(p, DTensor))
+        copies = mesh.size(0) if mesh.ndim == 2 else 1
+        return math.sqrt(self.world.total([own * own])[0] / copies)
 
-    def _moments(self) -> dict[str, Tensor]:
-        return self._gathered(
-            (f"{key}/{name}", value)
-            for name, parameter in self._named_parameters()
-            for key, value in self.optimizer.state.get(parameter, {}).items()
-        )
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Inside, the root's weights are whole, so that parts of the model can be called; all ranks enter."""
+        self._root.unshard()
+        try:
+            yield
+        finally:
+            self._root.reshard()
 
     def state(self) -> EngineState:
-        states = self._random_states()
-        weights, moments = self.full_weights(), self._moments()
+        self._root.reshard()  # or the root's parameters are those put together, which have no moments
+        own = self._random_state()
+        states = {name: self.world.gather(state) for name, state in sorted(own.items())}
+        optimizer = {}
+        for name, parameter in self._named_parameters():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                optimizer[f"{key}/{name}"] = self._gathered(value)
+        weights = self.full_weights()
         if not self.world.is_main:
             return EngineState(weights={}, optimizer={})
-        return EngineState(weights, moments, extra={"scaler": self.scaler.state_dict()}, rng=states)
+        rng = dict(own)
+        for name, by_rank in states.items():
+            rng.update({f"{name}/{rank}": by_rank[rank] for rank in range(1, len(by_rank))})
+        kept = {name: value for name, value in optimizer.items() if value is not None}
+        return EngineState(weights, kept, {"scaler": self.scaler.state_dict()}, rng)
 
-    def _gathered(self, named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-        found = {}
-        for name, value in named:
-            whole = _whole(value.detach())
-            if self.world.is_main:
-                found[name] = whole.to("cpu", copy=True).contiguous()
-        return found
+    def full_weights(self) -> dict[str, Tensor]:
+        """On rank 0; the others help and get nothing."""
+        self._root.reshard()
+        gathered = [(name, self._gathered(p)) for name, p in self._named_parameters()]
+        gathered += [(name, self._gathered(buffer)) for name, buffer in self._saved_buffers()]
+        return {name: value for name, value in gathered if value is not None}
 
-    def _put(self, tensor: Tensor, value: Tensor) -> None:
-        """A rank's piece of ``value`` into ``tensor``."""
-        if isinstance(tensor, DTensor):
-            piece = distribute_tensor(
-                value.to(self.device), tensor.device_mesh, tensor.placements, src_data_rank=None
+    def load_state(self, state: EngineState) -> None:
+        self._root.reshard()
+        super().load_state(state)
+        for parameter, values in self.optimizer.state.items():
+            for key, value in values.items():
+                if value.ndim and isinstance(parameter, DTensor):
+                    values[key] = _shard_like(value, parameter)
+        if self.world.rank > 0:
+            set_rank_random_state(state.rng, self.world.rank, self.device)
+
+    def _load_weights(self, weights: dict[str, Tensor]) -> None:
+        own = dict(self._named_parameters()) | dict(self._saved_buffers())
+        missing, surplus = sorted(set(own) - set(weights)), sorted(set(weights) - set(own))
+        if missing or surplus:
+            raise CheckpointError(
+                f"weights do not fit this model: missing {missing[:5]}, surplus {surplus[:5]}",
+                hint="was the checkpoint saved from the same architecture?",
             )
-            tensor.to_local().copy_(piece.to_local())
-        else:
-            tensor.copy_(value)
+        with torch.no_grad():
+            for name, tensor in own.items():
+                if tensor.shape != weights[name].shape:
+                    raise CheckpointError(
+                        f"{name} has shape {tuple(weights[name].shape)}, "
+                        f"the model wants {tuple(tensor.shape)}"
+                    )
+                value = weights[name]
+                source = _shard_like(value, tensor) if isinstance(tensor, DTensor) else value
+                _local(tensor).copy_(_local(source))
 
-    def _moment_like(self, parameter: nn.Parameter, value: Tensor) -> Tensor:
-        if value.ndim == 0 or not isinstance(parameter.data, DTensor):
-            return super()._moment_like(parameter, value)
-        return distribute_tensor(
-            value.to(self.device), parameter.data.device_mesh, parameter.data.placements, src_data_rank=None
-        )
-
-    def _check_same_weights(self) -> None:
-        """Ranks hold different pieces: their sums say nothing."""
-
-
-def blocks_of(module: nn.Module) -> list[nn.Module]:
-    """The blocks of an architecture: the longest list of modules of one class.
-
-    Raises:
-        ModelError: there is none.
-    """
-    lists = [part for part in module.modules() if isinstance(part, nn.ModuleList) and len(part)]
-    alike = [part for part in lists if len({type(block) for block in part}) == 1]
-    if not alike:
-        raise ModelError(
-            f"{type(module).__name__} has no list of like blocks to cut",
-            where="trainer.strategy",
-            hint="use ddp",
-        )
-    return list(max(alike, key=lambda part: sum(p.numel() for p in part.parameters())))
+    def _gathered(self, value: Tensor) -> Tensor | None:
+        """The whole tensor in rank 0's CPU memory; every rank comes here."""
+        value = value.detach()
+        if isinstance(value, DTensor):
+            if value.device.type != value.device_mesh.device_type:  # offloaded; collectives are the device's
+                value = DTensor.from_local(
+                    value.to_local().to(self.device),
+                    value.device_mesh,
+                    value.placements,
+                    shape=value.shape,
+                    stride=value.stride(),
+                )
+            value = value.full_tensor()
+        return value.to("cpu", copy=True).contiguous() if self.world.is_main else None
 
 
-def _whole(value: Tensor) -> Tensor:
-    return value.full_tensor() if isinstance(value, DTensor) else value
+def _local(value: Tensor) -> Tensor:
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def _shard_like(value: Tensor, like: DTensor) -> DTensor:
+    """This rank's shard of a whole tensor that every rank has: nothing is sent."""
+    sharded = distribute_tensor(value.to(like.dtype), like.device_mesh, like.placements, src_data_rank=None)
+    if sharded.device == like.device:
+        return sharded
+    return DTensor.from_local(
+        sharded.to_local().to(like.device),
+        like.device_mesh,
+        like.placements,
+        shape=like.shape,
+        stride=like.stride(),
+    )

@@ -35,6 +35,9 @@ class SingleEngine:
         max_grad_norm: 0 turns clipping off.
     """
 
+    #: of ``full_weights`` and ``whole``: every rank must come, whoever needs the result
+    together = False
+
     def __init__(
         self,
         module: nn.Module,
@@ -140,13 +143,18 @@ class SingleEngine:
         for name, values in by_name.items():
             parameter = known[name]
             self.optimizer.state[parameter] = {
-                key: self._moment_like(parameter, value) for key, value in values.items()
+                key: value.clone() if value.ndim == 0 else value.to(parameter.device, copy=True)
+                for key, value in values.items()
             }
         if self.scaler.is_enabled() and state.extra.get("scaler"):
             self.scaler.load_state_dict(state.extra["scaler"])
         torch.set_rng_state(state.rng["cpu"])
         if self.device.type == "cuda" and "cuda" in state.rng:
             torch.cuda.set_rng_state(state.rng["cuda"], self.device)
+
+    def whole(self) -> AbstractContextManager[None]:
+        """Inside, parts of the module can be called by themselves, as they are here always."""
+        return nullcontext()
 
     def full_weights(self) -> dict[str, Tensor]:
         weights = {name: _copy(p.data) for name, p in self._named_parameters()}
@@ -174,14 +182,7 @@ class SingleEngine:
                 raise CheckpointError(
                     f"{name} has shape {tuple(weights[name].shape)}, the model wants {tuple(tensor.shape)}"
                 )
-            self._put(tensor.data, weights[name])
-
-    def _put(self, tensor: Tensor, value: Tensor) -> None:
-        tensor.copy_(value)
-
-    def _moment_like(self, parameter: nn.Parameter, value: Tensor) -> Tensor:
-        """A saved moment, where the parameter lies."""
-        return value.clone() if value.ndim == 0 else value.to(parameter.device, copy=True)
+            tensor.data.copy_(weights[name])
 
     def _move(self, *tensors: Tensor | None) -> list[Tensor]:
         """To the device; what is None is left out."""

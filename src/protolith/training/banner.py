@@ -23,9 +23,9 @@ def strategy_of(config: TrainConfig, world_size: int) -> str:
     """What ``trainer.strategy`` comes to."""
     if world_size == 1:
         return "one process"
-    if config.trainer.strategy == "fsdp":
-        return f"fsdp, {world_size} processes, each with a part of every tensor"
     why = f" (auto: {world_size} processes)" if config.trainer.strategy == "auto" else ""
+    if config.trainer.strategy == "fsdp":
+        return f"fsdp, the model in shards over {world_size} processes"
     return f"ddp{why}, each with the whole model"
 
 
@@ -36,6 +36,7 @@ def lines(
     groups: ParameterGroups | MuonGroups,
     device: str,
     compile_line: str,
+    strategy_line: str | None = None,
 ) -> list[str]:
     trainer, batch = config.trainer, plan.batch
     about = "about " if plan.streamed and plan.ends_by == "epochs" else ""
@@ -46,7 +47,7 @@ def lines(
         f"of {plan.seq_len}; held out: {f'{plan.eval_rows:,} rows' if plan.eval_rows else 'none'}",
         f"batch: {batch.micro_batch_rows} rows x {batch.accumulation} micro-batches x {batch.world_size} "
         f"process(es) = {batch.global_rows} rows, {plan.tokens_per_step:,} tokens a step",
-        f"strategy: {strategy_of(config, batch.world_size)}",
+        f"strategy: {strategy_line or strategy_of(config, batch.world_size)}",
         f"run: {about}{plan.total_steps:,} steps, {plan.epochs:.2f} epochs, ends by {plan.ends_by}",
         f"rate: {trainer.scheduler}, peak {trainer.learning_rate:g}, warmup {plan.warmup_steps} steps",
         f"optimizer: {trainer.optimizer}, {groups.describe(trainer.weight_decay)}",

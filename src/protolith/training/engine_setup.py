@@ -6,8 +6,8 @@ import torch
 
 from protolith.config.plan import Plan
 from protolith.config.schema import TrainConfig
+from protolith.distributed import fsdp
 from protolith.distributed.ddp import DdpEngine, rank_seed
-from protolith.distributed.fsdp import FsdpEngine
 from protolith.distributed.single import SingleEngine, autocast
 from protolith.distributed.world import World, device_name, has_fast_bf16
 from protolith.model.build import BuiltModel
@@ -17,6 +17,7 @@ from protolith.model.loss import LossModel
 from protolith.training import banner, compiling
 from protolith.training.monitors.console import Console
 from protolith.training.optim import build_optimizer, groups_of
+from protolith.training.strategy import choose, sharding_of
 
 
 def build_engine(
@@ -24,51 +25,47 @@ def build_engine(
 ) -> SingleEngine:
     """Says what was resolved on the way. Afterwards the random state is this rank's for ``trainer.seed``."""
     trainer = config.trainer
-    module = built.module.to(world.device)
+    strategy, strategy_line = choose(config, plan, world)
+    # Under FSDP it stays on the CPU until it is in shards, unless its kernels know the GPU only.
+    anywhere = built.attention in ("sdpa", "eager")
+    device = torch.device("cpu") if strategy == "fsdp" and anywhere else world.device
+    module = built.module.to(device)
     module.train()
     enable_activation_checkpointing(module, config.model.activation_checkpointing)
-    groups = groups_of(trainer.optimizer, module)
-
-    def make_optimizer() -> torch.optim.Optimizer:
-        """Over the parameters as they are then: some engines replace them."""
-        return build_optimizer(
-            groups_of(trainer.optimizer, module),
-            learning_rate=trainer.learning_rate,
-            betas=trainer.betas,
-            eps=trainer.eps,
-            weight_decay=trainer.weight_decay,
-        )
-
-    sharded = trainer.strategy == "fsdp" and world.size > 1
     flops = built.flops_per_token(config.data.max_seq_length) * plan.total_tokens
     wanted, why = compiling.decide(config.model.compile, planned_flops=flops, device=world.device)
-    if sharded:
-        wanted, why = False, "compile: off (fsdp)"
     loss_model = LossModel(module)
     for note in loss_model.notes:
         console.info(note)
     if config.data.document_mask and config.data.packing:
-        prove_documents_apart(loss_model, autocast(world.device, trainer.mixed_precision))
-    loss: torch.nn.Module = compiling.compiled(loss_model, console.warn) if wanted else loss_model
+        prove_documents_apart(loss_model, autocast(device, trainer.mixed_precision))
+    loss: torch.nn.Module = loss_model
+    if strategy == "fsdp":
+        if wanted:
+            for block in fsdp.blocks(loss_model):
+                block.compile()
+        fsdp.shard(loss_model, world, precision=trainer.mixed_precision, sharding=sharding_of(config))
+    elif wanted:
+        loss = compiling.compiled(loss_model, console.warn)
+    groups = groups_of(trainer.optimizer, module)
+    optimizer = build_optimizer(
+        groups,
+        learning_rate=trainer.learning_rate,
+        betas=trainer.betas,
+        eps=trainer.eps,
+        weight_decay=trainer.weight_decay,
+    )
     if trainer.mixed_precision == "bf16" and not has_fast_bf16(world.device):
         console.warn("bf16 is emulated on this device and slower than fp32; set mixed_precision: fp32")
-    for line in banner.lines(config, plan, built, groups, device_name(world.device), why):
+    for line in banner.lines(config, plan, built, groups, device_name(world.device), why, strategy_line):
         console.info(line)
     torch.manual_seed(rank_seed(trainer.seed, world.rank))
-    if sharded:
-        return FsdpEngine(
-            module,
-            loss_model,
-            make_optimizer,
-            world=world,
-            precision=trainer.mixed_precision,
-            max_grad_norm=trainer.max_grad_norm,
-        )
     if world.size > 1:
-        return DdpEngine(
+        engine = fsdp.FsdpEngine if strategy == "fsdp" else DdpEngine
+        return engine(
             module,
             loss,
-            make_optimizer(),
+            optimizer,
             world=world,
             precision=trainer.mixed_precision,
             max_grad_norm=trainer.max_grad_norm,
@@ -76,7 +73,7 @@ def build_engine(
     return SingleEngine(
         module,
         loss,
-        make_optimizer(),
+        optimizer,
         device=world.device,
         precision=trainer.mixed_precision,
         max_grad_norm=trainer.max_grad_norm,

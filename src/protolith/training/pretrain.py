@@ -184,7 +184,7 @@ class _Run:
             state=state,
             identity=identity,
             held_out=held_out_loader(config, datasets, plan, world),
-            samples=self._samples(built, tokenizer),
+            samples=self._samples(engine, built, tokenizer),
             suspects=Suspects(
                 self.run_dir.monitors,
                 tokenizer,
@@ -325,11 +325,19 @@ class _Run:
                 hint="do all machines read the same folders, in the same state?",
             )
 
-    def _samples(self, built: BuiltModel, tokenizer: TextTokenizer) -> Sampler | None:
+    def _samples(self, engine: Engine, built: BuiltModel, tokenizer: TextTokenizer) -> Sampler | None:
         prompts = self.config.eval.sample_prompts
-        if not prompts or not self.world.is_main:
+        if not prompts or not (self.world.is_main or engine.together):
             return None
-        return Sampler(built.module, tokenizer, tuple(prompts), self.run_dir.monitors, self.console.info)
+        return Sampler(
+            built.module,
+            tokenizer,
+            tuple(prompts),
+            self.run_dir.monitors,
+            self.console.info,
+            around=engine.whole,
+            writes=self.world.is_main,
+        )
 
     def _export(self, engine: Engine, built: BuiltModel, tokenizer: TextTokenizer) -> None:
         self.status.update(phase="exporting")

@@ -22,7 +22,8 @@ from protolith.data.row_ranges import Range
 from protolith.data.rows import Origin
 from protolith.distributed.engine import Engine
 from protolith.errors import NonFiniteError, ProtolithError, WorkerLostError
-from protolith.training.checkpoint import Checkpoints, Progress
+from protolith.training.checkpoint import Checkpoints
+from protolith.training.checkpoint_write import Progress
 from protolith.training.metrics import Clock, step_numbers
 from protolith.training.monitors.all import Monitors
 from protolith.training.schedule import Schedule

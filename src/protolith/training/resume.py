@@ -16,7 +16,7 @@ from protolith.data.identity import diff_identity
 from protolith.errors import NotFoundError, ResumeMismatchError, UsageError
 from protolith.formats import checkpoint_files
 from protolith.formats.rundir import RunDir, is_run_dir
-from protolith.training.checkpoint import named_checkpoint, newest_checkpoint
+from protolith.training.checkpoint_read import named_checkpoint, newest_checkpoint
 
 AREAS = ("data", "tokenizer", "model", "batch", "schedule", "optimizer")
 _MEANING = {

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from protolith.errors import CheckpointError
-from protolith.tensors.stored import StoredTensors
+from protolith.tensors.stored import StoredTensors, dtype_of, shape_of
 
 
 def check_fit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
@@ -28,7 +28,7 @@ def check_fit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
             hint="was the checkpoint saved from the same architecture?",
         )
     for name, tensor in own.items():
-        _check_shape(name, _shape(weights, name), tensor.shape)
+        _check_shape(name, shape_of(weights, name), tensor.shape)
 
 
 def room_for(
@@ -42,12 +42,12 @@ def room_for(
     Raises:
         CheckpointError: it has another shape than its parameter.
     """
-    shape = _shape(saved, full_name)
+    shape = shape_of(saved, full_name)
     if not shape:
         device = parameter.device if counts_on_device else torch.device("cpu")
-        return torch.zeros((), dtype=_dtype(saved, full_name), device=device)
+        return torch.zeros((), dtype=dtype_of(saved, full_name), device=device)
     _check_shape(full_name, shape, parameter.shape)
-    return torch.zeros_like(parameter, dtype=_dtype(saved, full_name))
+    return torch.zeros_like(parameter, dtype=dtype_of(saved, full_name))
 
 
 def fill(targets: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> None:
@@ -68,14 +68,6 @@ def _laid_like(value: Tensor, target: Tensor) -> Tensor:
 
 def _local(value: Tensor) -> Tensor:
     return value.to_local() if isinstance(value, DTensor) else value
-
-
-def _shape(tensors: Mapping[str, Tensor], name: str) -> torch.Size:
-    return tensors.shape(name) if isinstance(tensors, StoredTensors) else tensors[name].shape
-
-
-def _dtype(tensors: Mapping[str, Tensor], name: str) -> torch.dtype:
-    return tensors.dtype(name) if isinstance(tensors, StoredTensors) else tensors[name].dtype
 
 
 def _check_shape(name: str, saved: torch.Size, wanted: torch.Size) -> None:

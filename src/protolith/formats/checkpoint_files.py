@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from protolith.errors import CheckpointError
-from protolith.formats.rundir import fsync_dir, write_json
+from protolith.formats.rundir import fsync_dir, read_json, write_json
 
 MANIFEST = "manifest.json"
 WEIGHTS = "model.safetensors"
@@ -47,6 +47,11 @@ class CheckpointFolder:
     path: Path
     problem: str
     size_bytes: int
+
+
+def step_folder(root: Path, step: int) -> Path:
+    """Where the checkpoint of a step is, when there is one."""
+    return root / f"step_{step}"
 
 
 def file_digest(path: Path) -> str:
@@ -99,7 +104,7 @@ def commit(aside: Path, step: int, known: Mapping[str, dict[str, Any]] | None = 
     write_json(aside / MANIFEST, manifest, durable=True)
     for folder in (p for p in aside.rglob("*") if p.is_dir()):
         fsync_dir(folder)
-    target = root / f"step_{step}"
+    target = step_folder(root, step)
     if target.exists():
         old = root / f".saving-step_{step}-{secrets.token_hex(4)}"
         os.replace(target, old)
@@ -180,6 +185,18 @@ def list_checkpoints(root: Path, *, digests: bool = False) -> list[CheckpointFol
             size = sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
             found.append(CheckpointFolder(int(match.group(1)), path, problem, size))
     return sorted(found, key=lambda folder: folder.step)
+
+
+def best_step(root: Path) -> int | None:
+    """Step of the lowest validation loss that was saved, as the newest complete checkpoint knows it."""
+    for folder in reversed(list_checkpoints(root)):
+        if not folder.problem:
+            try:
+                best = read_json(folder.path / STATE).get("best") or {}
+            except (OSError, ValueError, AttributeError):
+                return None
+            return best.get("step")
+    return None
 
 
 def complete_names(root: Path) -> str:

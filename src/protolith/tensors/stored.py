@@ -93,6 +93,16 @@ def optimizer_of(checkpoint: Path) -> StoredTensors:
     return _of(checkpoint, OPTIMIZER, lambda name: "/" in name)
 
 
+def shape_of(tensors: Mapping[str, Tensor], name: str) -> torch.Size:
+    """Of a tensor in memory, or of a stored one without reading it."""
+    return tensors.shape(name) if isinstance(tensors, StoredTensors) else tensors[name].shape
+
+
+def dtype_of(tensors: Mapping[str, Tensor], name: str) -> torch.dtype:
+    """As ``shape_of``."""
+    return tensors.dtype(name) if isinstance(tensors, StoredTensors) else tensors[name].dtype
+
+
 def _of(checkpoint: Path, file: str, wanted: Callable[[str], bool]) -> StoredTensors:
     return StoredTensors(shard_files(checkpoint / SHARDS) or [checkpoint / file], wanted)
 

@@ -60,9 +60,25 @@ def newest_checkpoint(root: Path, warn: Callable[[str], None]) -> Path | None:
     return None
 
 
+def best_checkpoint(root: Path) -> Path:
+    """The checkpoint with the lowest validation loss.
+
+    Raises:
+        NotFoundError: the run does not save it. CheckpointError: it is not complete.
+    """
+    step = files.best_step(root)
+    if step is None:
+        raise NotFoundError(
+            "no checkpoint is known as the best by validation",
+            where=str(root),
+            hint="set trainer.save_best and give held-out data; --resume latest goes on from the newest",
+        )
+    return named_checkpoint(root, step)
+
+
 def named_checkpoint(root: Path, step: int) -> Path:
     """The checkpoint of one step, which must be there and complete."""
-    folder = root / f"step_{step}"
+    folder = files.step_folder(root, step)
     if not folder.is_dir():
         have = [str(f.step) for f in files.list_checkpoints(root) if not f.problem]
         raise NotFoundError(

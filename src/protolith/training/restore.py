@@ -57,6 +57,7 @@ def restore(
         skipped_steps=progress.skipped_steps,
         position=progress.position,
         skip_rows=merged(progress.skip_rows),
+        best=progress.best,
         metrics=metrics,
     )
 

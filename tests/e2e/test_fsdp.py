@@ -77,7 +77,10 @@ def test_coming_back_in_one_process_and_in_two_with_the_whole_model(place, tmp_p
     first = ranks.train(place, 2, request=stopping_after(4), **changes, **FSDP, model__compile=True)
     check_ended(first, step=4, stopped_by="signal")
     for stored in (weights_of, optimizer_of):
-        saved, plain = stored(tmp_path / "run/checkpoints/step_4"), stored(whole.run_dir / "checkpoints/step_10")
+        saved, plain = (
+            stored(tmp_path / "run/checkpoints/step_4"),
+            stored(whole.run_dir / "checkpoints/step_10"),
+        )
         assert {k: saved.shape(k) for k in saved} == {k: plain.shape(k) for k in plain}
     rng = load_file(tmp_path / "run/checkpoints/step_4/rng.safetensors")
     assert sorted(rng) == ["cpu", "cpu/1"]

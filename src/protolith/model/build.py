@@ -25,7 +25,6 @@ from transformers.utils import logging as transformers_logging
 from protolith.errors import InvalidValueError, ModelError
 from protolith.formats.checkpoint_files import SHARDS
 from protolith.model.attention import resolve_attention, supported_kernels
-from protolith.formats.checkpoint_files import SHARDS
 from protolith.model.config import make_config, read_config_dict, require_dense
 from protolith.model.directory import resolve_model_dir
 from protolith.model.flops import flops_per_token
@@ -192,7 +191,8 @@ def _from_weights(folder: Path, config: PretrainedConfig, attention: str) -> nn.
     if not shards:
         _require_safetensors(folder)
     try:
-        module, loading = AutoModelForCausalLM.from_pretrained(
+        kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)] if shards else AutoModelForCausalLM
+        module, loading = kind.from_pretrained(
             None if shards else str(folder),
             state_dict=dict(weights_of(folder)) if shards else None,
             config=config,

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
 from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors.torch import save_file
+from torch import Tensor, nn
 from transformers import GenerationConfig, PretrainedConfig
 
 from protolith.errors import ModelError, OutputInUseError, ProtolithError

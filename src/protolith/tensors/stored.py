@@ -40,7 +40,9 @@ class StoredTensors(Mapping[str, Tensor]):
         try:
             found = self._reader.read_metadata().state_dict_metadata
         except (OSError, SafetensorError, KeyError, ValueError) as error:
-            raise CheckpointError(f"the tensors cannot be read: {error}", where=str(files[0].parent)) from error
+            raise CheckpointError(
+                f"the tensors cannot be read: {error}", where=str(files[0].parent)
+            ) from error
         self._about: dict[str, TensorStorageMetadata] = {
             name: about
             for name, about in sorted(found.items())

@@ -210,7 +210,9 @@ class _Run:
             self.status.update(state="stopped", stopped_by=stopped_by, step=state.step)
             console.ended(f"stopped by {stopped_by} after step {state.step}; continue with --resume")
         else:
-            saved = step_folder(checkpoints.root, state.step) if checkpoints.last_saved == state.step else None
+            saved = (
+                step_folder(checkpoints.root, state.step) if checkpoints.last_saved == state.step else None
+            )
             self._export(engine, built, tokenizer, saved)
             self.status.update(state="completed", phase="done", stopped_by=stopped_by, step=state.step)
             console.ended(f"done: {state.step} steps, {state.tokens:,} tokens; model in {self.run_dir.model}")

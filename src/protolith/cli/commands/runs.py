@@ -303,10 +303,7 @@ def _show_text(
     if checkpoints:
         table(
             ("step", "size", "state"),
-            [
-                (str(c.step), format_bytes(c.size_bytes), _judgement(c, best))
-                for c in checkpoints
-            ],
+            [(str(c.step), format_bytes(c.size_bytes), _judgement(c, best)) for c in checkpoints],
             right=("step", "size"),
         )
     else:

@@ -223,6 +223,32 @@ def test_how_many_checkpoints_lie_on_the_disk(kwargs, steps, expected):
     assert checkpoints_on_disk(config(**kwargs), steps) == expected
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "evaluated", "expected"),
+    [
+        ({"checkpoint_every_n_steps": 10}, 5, (20, 20, 20)),
+        ({"checkpoint_every_n_steps": 10}, 20, (10, 10, 10)),
+        ({"checkpoint_every_n_steps": 10, "keep_last": 2}, 5, (20, 3, 4)),
+        ({"checkpoint_every_n_steps": None, "save_last": False}, None, (1, 1, 1)),
+        ({"checkpoint_every_n_steps": None}, None, (1, 1, 1)),
+    ],
+)
+def test_the_best_by_validation_takes_room_too(kwargs, evaluated, expected):
+    held_out = config(save_best=True, **kwargs)
+    held_out = held_out.model_copy(
+        update={
+            "data": held_out.data.model_copy(update={"eval_path": "val.jsonl"}),
+            "eval": held_out.eval.model_copy(update={"every_n_steps": evaluated}),
+        }
+    )
+    assert checkpoints_on_disk(held_out, 100) == expected
+
+
+def test_the_best_without_held_out_data_is_said():
+    (warning,) = plan(100, batch_size=1, save_best=True).warnings
+    assert "save_best has no effect" in warning
+
+
 def test_disk_has_room_for_the_one_being_written():
     """Checkpoints of 25 MB with keep 2 need 75 MB (T43)."""
     parameters = 25_000_000 // 12

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from protolith.distributed.world import joined  # noqa: F401  # loaded before ranks are forked
+from protolith.tensors.stored import optimizer_of, weights_of
 from protolith.training.request import Request
 from tests.e2e.test_two_processes import check_ended, check_near, numbers, stopping_after, weights
 from tests.support import ranks, tiny
@@ -75,10 +76,12 @@ def test_coming_back_in_one_process_and_in_two_with_the_whole_model(place, tmp_p
     whole = tiny.train(place, **(changes | alone | {"output__dir": str(tmp_path / "whole")}))
     first = ranks.train(place, 2, request=stopping_after(4), **changes, **FSDP, model__compile=True)
     check_ended(first, step=4, stopped_by="signal")
-    for file in ("model", "optimizer"):
-        saved = load_file(tmp_path / f"run/checkpoints/step_4/{file}.safetensors")
-        plain = load_file(whole.run_dir / f"checkpoints/step_10/{file}.safetensors")
-        assert {k: v.shape for k, v in saved.items()} == {k: v.shape for k, v in plain.items()}
+    for stored in (weights_of, optimizer_of):
+        saved, plain = (
+            stored(tmp_path / "run/checkpoints/step_4"),
+            stored(whole.run_dir / "checkpoints/step_10"),
+        )
+        assert {k: saved.shape(k) for k in saved} == {k: plain.shape(k) for k in plain}
     rng = load_file(tmp_path / "run/checkpoints/step_4/rng.safetensors")
     assert sorted(rng) == ["cpu", "cpu/1"]
     again = stopping_after(8, resume="latest")

@@ -9,6 +9,7 @@ from protolith.config.availability import check_available
 from protolith.config.load import load_config
 from protolith.errors import NotAvailableError
 from protolith.formats.rundir import RunDir, read_json, read_metrics
+from protolith.tensors.stored import optimizer_of, weights_of
 from protolith.training.request import Request
 from tests.support import ranks, tiny
 
@@ -55,8 +56,8 @@ def assert_same(one, other, after=0):
     for step, line in expected.items():
         assert found[step] == pytest.approx(line, abs=1e-5), step
     assert read_json(other.ledger) == read_json(one.ledger)
-    for name in ("model.safetensors", "optimizer.safetensors"):
-        mine, theirs = (load_file(run.checkpoints / "step_9" / name) for run in (one, other))
+    for stored in (weights_of, optimizer_of):
+        mine, theirs = (stored(run.checkpoints / "step_9") for run in (one, other))
         assert set(mine) == set(theirs)
         for key, value in mine.items():
             assert float((value.double() - theirs[key].double()).abs().max()) < 1e-4, key

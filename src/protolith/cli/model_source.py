@@ -3,10 +3,12 @@
     a run            its model/ when it has completed, else its newest complete checkpoint, else model/
     checkpoints/     the newest complete one
     step_<N>/        that checkpoint, which must be complete
+    .../best         of a run or its checkpoints/: the one with the lowest validation loss
     other folder     a Hugging Face model
     NAME             the run output/NAME, or the model models/NAME in PROTOLITH_HOME
 
-A checkpoint is a Hugging Face model with more files beside it, so all of them are read the same way.
+A checkpoint is a Hugging Face model with more files beside it (its weights may be in shards), so all of them
+are read the same way.
 """
 
 from __future__ import annotations
@@ -18,7 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from protolith.errors import CheckpointError, ModelError, NotFoundError
-from protolith.formats.checkpoint_files import complete_names, list_checkpoints, problem_of
+from protolith.formats.checkpoint_files import (
+    best_step,
+    complete_names,
+    list_checkpoints,
+    problem_of,
+    step_folder,
+)
 from protolith.formats.rundir import RunDir, is_run_dir, read_json
 from protolith.model.directory import models_home
 
@@ -111,9 +119,17 @@ def _place(name: str) -> Path:
     path = Path(name).expanduser()
     if path.exists():
         return path
+    if path.name == "best" and (best := _best(path.parent)) is not None:
+        return best
     if is_run_dir(RUNS_FOLDER / name):
         return RUNS_FOLDER / name
     return models_home() / name if (models_home() / name).is_dir() else path
+
+
+def _best(parent: Path) -> Path | None:
+    root = RunDir(parent).checkpoints if is_run_dir(parent) else parent
+    step = best_step(root)
+    return None if step is None else step_folder(root, step)
 
 
 def _of_run(path: Path, verify: bool) -> ModelSource:

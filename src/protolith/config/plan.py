@@ -264,13 +264,28 @@ def checkpoints_on_disk(config: TrainConfig, total_steps: int) -> tuple[int, int
     saved = total_steps // every if every else 0
     at_the_end = trainer.save_last and not (every and total_steps % every == 0)
     saved += bool(at_the_end)
+    best = trainer.save_best and _has_held_out(config)
+    if best:
+        saved += _most_best(total_steps, config.eval.every_n_steps, every, trainer.save_last)
     if keep_last is None:
         return saved, saved, saved
-    pinned = 0
+    pinned = int(best)
     if keep_every:
-        pinned = total_steps // math.lcm(every, keep_every) if every else 0
+        pinned += total_steps // math.lcm(every, keep_every) if every else 0
         pinned += bool(at_the_end and total_steps % keep_every == 0)
     return saved, min(saved, keep_last + pinned), min(saved, keep_last + pinned + 1)
+
+
+def _has_held_out(config: TrainConfig) -> bool:
+    return config.data.eval_split > 0 or bool(config.data.eval_path)
+
+
+def _most_best(total_steps: int, evaluated: int | None, every: int | None, save_last: bool) -> int:
+    """Checkpoints beside those that are due anyway, when each validation is better than the one before."""
+    before_the_end = (total_steps - 1) // evaluated if evaluated else 0
+    due_anyway = (total_steps - 1) // math.lcm(evaluated, every) if evaluated and every else 0
+    last_is_due = save_last or bool(every and total_steps % every == 0)
+    return before_the_end - due_anyway + (not last_is_due)
 
 
 def memory_bytes(config: TrainConfig, num_parameters: int, shape: ModelShape) -> int:
@@ -301,6 +316,8 @@ def _warnings(
     say: Say,
 ) -> tuple[str, ...]:
     trainer, told = config.trainer, []
+    if trainer.save_best and not _has_held_out(config):
+        told.append(f"{say('trainer.save_best')} has no effect: there is no held-out data to judge by")
     if trainer.strategy != "auto" and batch.world_size == 1:
         told.append(f"{say('trainer.strategy')} {trainer.strategy} has no effect with one process")
     if warmup_steps >= total_steps and warmup_steps > 1 and trainer.scheduler != "constant":

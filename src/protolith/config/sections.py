@@ -307,6 +307,9 @@ class TrainerConfig(Section):
         Count | None, Field(description="save a checkpoint every so many steps; null: only the last")
     ] = 500
     save_last: Annotated[bool, Field(description="save a checkpoint after the last step")] = True
+    save_best: Annotated[
+        bool, Field(description="save a checkpoint at each new lowest validation loss, and keep the best")
+    ] = False
     keep_last: Annotated[Count | None, Field(description="newest checkpoints to keep; null: all")] = None
     keep_every: Annotated[
         Count | None, Field(description="checkpoints of steps divisible by this are kept for good")

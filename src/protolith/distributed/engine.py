@@ -7,6 +7,7 @@ on how a batch was split.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -30,13 +31,15 @@ class EngineState:
 
     ``weights``: name -> fp32 tensor, names as transformers gives them, tied tensors once.
     ``optimizer``: ``<moment>/<name>`` -> tensor. ``extra``: small JSON-able values. ``rng``: name -> bytes;
-    of ranks above 0, ``<name>/<rank>``.
+    of ranks above 0, ``<name>/<rank>``. ``sharded``: tensors are DTensors, every rank has its shards and
+    all write them together; else rank 0 has whole tensors and writes them alone.
     """
 
-    weights: dict[str, Tensor]
-    optimizer: dict[str, Tensor]
+    weights: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]
     extra: dict[str, Any] = field(default_factory=dict)
     rng: dict[str, Tensor] = field(default_factory=dict)
+    sharded: bool = False
 
 
 class Engine(Protocol):
@@ -73,10 +76,10 @@ class Engine(Protocol):
         """Clip and update; with ``apply=False``, or a gradient that is not finite, only forget it."""
 
     def state(self) -> EngineState:
-        """A copy on the CPU, safe to write while training goes on; of use on rank 0, which writes it."""
+        """A copy on the CPU, safe to write while training goes on."""
 
     def load_state(self, state: EngineState) -> None:
-        """Continue from a saved state."""
+        """Continue from a saved state, whatever engine saved it and on however many ranks."""
 
     def full_weights(self) -> dict[str, Tensor]:
         """All weights by transformers' names, fp32, on rank 0's CPU; every rank must come here."""

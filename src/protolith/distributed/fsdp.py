@@ -8,9 +8,9 @@ A unit's weights are put together before it is used, in bf16 under ``bf16`` (mas
 and its gradients are *summed* over ranks in fp32, as under DDP: see there why a sum. Between micro-batches
 gradients stay whole on each rank and are summed with the last.
 
-Names: modules are not wrapped, so the names of the weights are transformers' own. ``state`` and
-``full_weights`` put one tensor together at a time and rank 0 copies it to its CPU memory; no device ever
-holds the whole model. What is saved has the form that every other engine saves and reads.
+Names: modules are not wrapped, so the names of the weights are transformers' own. ``state`` copies each
+rank's shards to its CPU memory, and all ranks write theirs; any engine reads them. ``full_weights`` puts one
+tensor together at a time and rank 0 copies it to its CPU memory. No device ever holds the whole model.
 
 What it does not do: fp16 (its loss scale would need to know the overflows of every shard).
 """
@@ -27,13 +27,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from protolith.distributed.ddp import check_same_weights, set_rank_random_state
 from protolith.distributed.engine import EngineState, StepOutcome
 from protolith.distributed.single import SingleEngine
 from protolith.distributed.world import World
-from protolith.errors import CheckpointError, InvalidValueError
+from protolith.errors import InvalidValueError
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,7 @@ class FsdpEngine(SingleEngine):
         self.precision_of_units = precision
         assert isinstance(loss, FSDPModule)
         self._root: FSDPModule = loss
+        self._cpu_mesh = _on_cpu(next(p.device_mesh for p in self._parameters if isinstance(p, DTensor)))
 
     def forward_backward(
         self,
@@ -175,18 +176,17 @@ class FsdpEngine(SingleEngine):
         self._root.reshard()  # or the root's parameters are those put together, which have no moments
         own = self._random_state()
         states = {name: self.world.gather(state) for name, state in sorted(own.items())}
-        optimizer = {}
-        for name, parameter in self._named_parameters():
-            for key, value in self.optimizer.state.get(parameter, {}).items():
-                optimizer[f"{key}/{name}"] = self._gathered(value)
-        weights = self.full_weights()
-        if not self.world.is_main:
-            return EngineState(weights={}, optimizer={})
         rng = dict(own)
         for name, by_rank in states.items():
             rng.update({f"{name}/{rank}": by_rank[rank] for rank in range(1, len(by_rank))})
-        kept = {name: value for name, value in optimizer.items() if value is not None}
-        return EngineState(weights, kept, {"scaler": self.scaler.state_dict()}, rng)
+        weights = {name: self._copy(p) for name, p in self._named_parameters()}
+        weights |= {name: self._copy(buffer) for name, buffer in self._saved_buffers()}
+        optimizer = {
+            f"{key}/{name}": self._copy(value)
+            for name, parameter in self._named_parameters()
+            for key, value in self.optimizer.state.get(parameter, {}).items()
+        }
+        return EngineState(weights, optimizer, {"scaler": self.scaler.state_dict()}, rng, sharded=True)
 
     def full_weights(self) -> dict[str, Tensor]:
         """On rank 0; the others help and get nothing."""
@@ -198,31 +198,17 @@ class FsdpEngine(SingleEngine):
     def load_state(self, state: EngineState) -> None:
         self._root.reshard()
         super().load_state(state)
-        for parameter, values in self.optimizer.state.items():
-            for key, value in values.items():
-                if value.ndim and isinstance(parameter, DTensor):
-                    values[key] = _shard_like(value, parameter)
         if self.world.rank > 0:
             set_rank_random_state(state.rng, self.world.rank, self.device)
 
-    def _load_weights(self, weights: dict[str, Tensor]) -> None:
-        own = dict(self._named_parameters()) | dict(self._saved_buffers())
-        missing, surplus = sorted(set(own) - set(weights)), sorted(set(weights) - set(own))
-        if missing or surplus:
-            raise CheckpointError(
-                f"weights do not fit this model: missing {missing[:5]}, surplus {surplus[:5]}",
-                hint="was the checkpoint saved from the same architecture?",
-            )
-        with torch.no_grad():
-            for name, tensor in own.items():
-                if tensor.shape != weights[name].shape:
-                    raise CheckpointError(
-                        f"{name} has shape {tuple(weights[name].shape)}, "
-                        f"the model wants {tuple(tensor.shape)}"
-                    )
-                value = weights[name]
-                source = _shard_like(value, tensor) if isinstance(tensor, DTensor) else value
-                _local(tensor).copy_(_local(source))
+    def _copy(self, value: Tensor) -> Tensor:
+        """Of this rank's shard, in CPU memory."""
+        local = _local(value.detach()).to("cpu", copy=True).contiguous()
+        if not isinstance(value, DTensor):
+            return local
+        return DTensor.from_local(
+            local, self._cpu_mesh, value.placements, shape=value.shape, stride=value.stride()
+        )
 
     def _gathered(self, value: Tensor) -> Tensor | None:
         """The whole tensor in rank 0's CPU memory; every rank comes here."""
@@ -244,15 +230,8 @@ def _local(value: Tensor) -> Tensor:
     return value.to_local() if isinstance(value, DTensor) else value
 
 
-def _shard_like(value: Tensor, like: DTensor) -> DTensor:
-    """This rank's shard of a whole tensor that every rank has: nothing is sent."""
-    sharded = distribute_tensor(value.to(like.dtype), like.device_mesh, like.placements, src_data_rank=None)
-    if sharded.device == like.device:
-        return sharded
-    return DTensor.from_local(
-        sharded.to_local().to(like.device),
-        like.device_mesh,
-        like.placements,
-        shape=like.shape,
-        stride=like.stride(),
-    )
+def _on_cpu(mesh: DeviceMesh) -> DeviceMesh:
+    """The same places for tensors in CPU memory."""
+    if mesh.device_type == "cpu":
+        return mesh
+    return init_device_mesh("cpu", tuple(mesh.shape), mesh_dim_names=mesh.mesh_dim_names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from protolith.distributed.engine import EngineState, StepOutcome
+from protolith.distributed.loading import check_fit, fill, room_for
 from protolith.errors import CheckpointError
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -131,21 +132,7 @@ class SingleEngine:
 
     def load_state(self, state: EngineState) -> None:
         self._load_weights(state.weights)
-        self.optimizer.state.clear()
-        by_name: dict[str, dict[str, Tensor]] = {}
-        for full_name, value in state.optimizer.items():
-            key, name = full_name.split("/", 1)
-            by_name.setdefault(name, {})[key] = value
-        known = dict(self._named_parameters())
-        surplus = sorted(set(by_name) - set(known))
-        if surplus:
-            raise CheckpointError(f"the optimizer state names parameters this model lacks: {surplus[:5]}")
-        for name, values in by_name.items():
-            parameter = known[name]
-            self.optimizer.state[parameter] = {
-                key: value.clone() if value.ndim == 0 else value.to(parameter.device, copy=True)
-                for key, value in values.items()
-            }
+        self._load_optimizer(state.optimizer)
         if self.scaler.is_enabled() and state.extra.get("scaler"):
             self.scaler.load_state_dict(state.extra["scaler"])
         torch.set_rng_state(state.rng["cpu"])
@@ -169,20 +156,28 @@ class SingleEngine:
         kept = self.module.state_dict()
         return ((name, buffer) for name, buffer in self.module.named_buffers() if name in kept)
 
-    def _load_weights(self, weights: dict[str, Tensor]) -> None:
+    def _load_weights(self, weights: Mapping[str, Tensor]) -> None:
         own = dict(self._named_parameters()) | dict(self._saved_buffers())
-        missing, surplus = sorted(set(own) - set(weights)), sorted(set(weights) - set(own))
-        if missing or surplus:
-            raise CheckpointError(
-                f"weights do not fit this model: missing {missing[:5]}, surplus {surplus[:5]}",
-                hint="was the checkpoint saved from the same architecture?",
-            )
-        for name, tensor in own.items():
-            if tensor.shape != weights[name].shape:
-                raise CheckpointError(
-                    f"{name} has shape {tuple(weights[name].shape)}, the model wants {tuple(tensor.shape)}"
-                )
-            tensor.data.copy_(weights[name])
+        check_fit(own, weights)
+        fill(own, weights)
+
+    def _load_optimizer(self, saved: Mapping[str, Tensor]) -> None:
+        self.optimizer.state.clear()
+        on_device = {
+            parameter: bool(group.get("fused") or group.get("capturable"))
+            for group in self.optimizer.param_groups
+            for parameter in group["params"]
+        }
+        known = dict(self._named_parameters())
+        room: dict[str, Tensor] = {}
+        for full_name in saved:
+            key, name = full_name.split("/", 1)
+            if name not in known:
+                raise CheckpointError(f"the optimizer state names a parameter this model lacks: {name}")
+            parameter = known[name]
+            value = room_for(saved, full_name, parameter, counts_on_device=on_device.get(parameter, False))
+            self.optimizer.state[parameter][key] = room[full_name] = value
+        fill(room, saved)
 
     def _move(self, *tensors: Tensor | None) -> list[Tensor]:
         """To the device; what is None is left out."""

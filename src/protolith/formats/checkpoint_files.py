@@ -3,8 +3,9 @@
     checkpoints/.saving-step_<N>-<random>/   being written; never looked at by a reader
     checkpoints/step_<N>/                    complete: ``manifest.json`` names all files with size and SHA-256
 
-A folder is a checkpoint only with a manifest that matches. Foreign entries (``step_7.bak``,
-``step_final_mine``, links, files) are never counted and never removed.
+``model.safetensors`` and ``optimizer.safetensors`` hold whole tensors; where ranks wrote their shards, these
+lie in ``shards/`` instead. A folder is a checkpoint only with a manifest that matches. Foreign entries
+(``step_7.bak``, ``step_final_mine``, links, files) are never counted and never removed.
 """
 
 from __future__ import annotations
@@ -15,17 +16,26 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from protolith.errors import CheckpointError
-from protolith.formats.rundir import fsync_dir, write_json
+from protolith.formats.rundir import fsync_dir, read_json, write_json
 
 MANIFEST = "manifest.json"
+WEIGHTS = "model.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+SHARDS = "shards"
+RNG = "rng.safetensors"
+STATE = "state.json"
 FORMAT_VERSION = 1
 _STEP = re.compile(r"step_(0|[1-9]\d*)\Z")
 _SHOWN = 10
+#: Files that are read at the same time, to compare digests.
+_READERS = 8
 _ASIDE = re.compile(r"\.saving-step_\d+-[0-9a-f]{8}\Z")
 
 
@@ -37,6 +47,11 @@ class CheckpointFolder:
     path: Path
     problem: str
     size_bytes: int
+
+
+def step_folder(root: Path, step: int) -> Path:
+    """Where the checkpoint of a step is, when there is one."""
+    return root / f"step_{step}"
 
 
 def file_digest(path: Path) -> str:
@@ -53,24 +68,43 @@ def begin(root: Path, step: int) -> Path:
     return aside
 
 
-def commit(aside: Path, step: int) -> Path:
+def facts_of(path: Path) -> dict[str, Any]:
+    """Size and digest of a file, which is brought to the disk first."""
+    with open(path, "rb") as data:
+        digest = hashlib.file_digest(data, "sha256").hexdigest()
+        os.fsync(data.fileno())
+    return {"size_bytes": path.stat().st_size, "sha256": digest}
+
+
+def commit(aside: Path, step: int, known: Mapping[str, dict[str, Any]] | None = None) -> Path:
     """Turn a folder aside into ``step_<N>``: sync its files, write the manifest last, rename.
 
     An older folder of the same step (from a run that went back) is replaced.
+
+    Args:
+        known: facts of files by their names in the folder, from those who wrote them.
+
+    Raises:
+        CheckpointError: a file that is known is not there, or has another size.
     """
     root = aside.parent
-    files: dict[str, dict[str, Any]] = {}
+    files = dict(known or {})
+    for name, facts in files.items():
+        if not (aside / name).is_file() or (aside / name).stat().st_size != facts["size_bytes"]:
+            raise CheckpointError(
+                f"{name} was written by another process and is not seen whole here",
+                where=str(root),
+                hint="the output folder must be on a file system that all machines share",
+            )
     for path in sorted(p for p in aside.rglob("*") if p.is_file()):
-        with open(path, "rb") as data:
-            digest = hashlib.file_digest(data, "sha256").hexdigest()
-            os.fsync(data.fileno())
-        files[path.relative_to(aside).as_posix()] = {
-            "size_bytes": path.stat().st_size,
-            "sha256": digest,
-        }
-    manifest = {"format": FORMAT_VERSION, "step": step, "files": files}
+        name = path.relative_to(aside).as_posix()
+        if name not in files:
+            files[name] = facts_of(path)
+    manifest = {"format": FORMAT_VERSION, "step": step, "files": dict(sorted(files.items()))}
     write_json(aside / MANIFEST, manifest, durable=True)
-    target = root / f"step_{step}"
+    for folder in (p for p in aside.rglob("*") if p.is_dir()):
+        fsync_dir(folder)
+    target = step_folder(root, step)
     if target.exists():
         old = root / f".saving-step_{step}-{secrets.token_hex(4)}"
         os.replace(target, old)
@@ -123,16 +157,20 @@ def problem_of(path: Path, *, digests: bool) -> str:
         manifest = read_manifest(path)
     except CheckpointError as error:
         return error.message
-    for name, facts in manifest["files"].items():
+    files: dict[str, dict[str, Any]] = manifest["files"]
+    for name, facts in files.items():
         file = path / name
         if not file.is_file():
             return f"{name} is missing"
         size = file.stat().st_size
         if size != facts["size_bytes"]:
             return f"{name} has {size} bytes, the manifest says {facts['size_bytes']}"
-        if digests and file_digest(file) != facts["sha256"]:
-            return f"{name} does not match its digest"
-    return ""
+    if not digests:
+        return ""
+    with ThreadPoolExecutor(_READERS) as pool:
+        found = pool.map(file_digest, [path / name for name in files])
+        wrong = [name for name, digest in zip(files, found, strict=True) if digest != files[name]["sha256"]]
+    return f"{wrong[0]} does not match its digest" if wrong else ""
 
 
 def list_checkpoints(root: Path, *, digests: bool = False) -> list[CheckpointFolder]:
@@ -147,6 +185,18 @@ def list_checkpoints(root: Path, *, digests: bool = False) -> list[CheckpointFol
             size = sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
             found.append(CheckpointFolder(int(match.group(1)), path, problem, size))
     return sorted(found, key=lambda folder: folder.step)
+
+
+def best_step(root: Path) -> int | None:
+    """Step of the lowest validation loss that was saved, as the newest complete checkpoint knows it."""
+    for folder in reversed(list_checkpoints(root)):
+        if not folder.problem:
+            try:
+                best = read_json(folder.path / STATE).get("best") or {}
+            except (OSError, ValueError, AttributeError):
+                return None
+            return best.get("step")
+    return None
 
 
 def complete_names(root: Path) -> str:

@@ -23,11 +23,14 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from protolith.errors import InvalidValueError, ModelError
+from protolith.formats.checkpoint_files import SHARDS
 from protolith.model.attention import resolve_attention, supported_kernels
 from protolith.model.config import make_config, read_config_dict, require_dense
 from protolith.model.directory import resolve_model_dir
 from protolith.model.flops import flops_per_token
 from protolith.model.vocabulary import check_vocabulary
+from protolith.tensors.shards import shard_files
+from protolith.tensors.stored import weights_of
 
 __all__ = [
     "INITS",
@@ -184,10 +187,14 @@ def _from_scratch(config: PretrainedConfig, attention: str) -> nn.Module:
 
 
 def _from_weights(folder: Path, config: PretrainedConfig, attention: str) -> nn.Module:
-    _require_safetensors(folder)
+    shards = shard_files(folder / SHARDS)
+    if not shards:
+        _require_safetensors(folder)
     try:
-        module, loading = AutoModelForCausalLM.from_pretrained(
-            str(folder),
+        kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)] if shards else AutoModelForCausalLM
+        module, loading = kind.from_pretrained(
+            None if shards else str(folder),
+            state_dict=dict(weights_of(folder)) if shards else None,
             config=config,
             attn_implementation=attention,
             dtype=torch.float32,

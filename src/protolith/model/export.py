@@ -6,7 +6,8 @@ In:   weights by transformers' own names (prefixes of torch.compile and other wr
       config, and something that writes tokenizer files.
 Out:  a folder, written aside and renamed: whole or absent. Tensors are stored as they are, tied ones once;
       names and shapes are compared with those of the architecture first. The caller's tensors and config stay
-      as they are. Cost: the module is built once more without memory (meta device); tensors are not copied.
+      as they are. Cost: the module is built once more without memory (meta device), and one file at a time is
+      put together: a model that is larger than memory can be exported from its checkpoint.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
+from huggingface_hub import split_torch_state_dict_into_shards
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import GenerationConfig, PretrainedConfig
 
 from protolith.errors import ModelError, OutputInUseError, ProtolithError
-from protolith.formats.rundir import from_os_error, fsync_dir
-from protolith.model.build import build_model, empty_model, quiet_transformers
+from protolith.formats.rundir import from_os_error, fsync_dir, write_json
+from protolith.model.build import build_model, empty_model
+from protolith.tensors.stored import StoredTensors, dtype_of, shape_of
 
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 _MAX_FILE_SIZE = "5GB"
@@ -54,7 +58,7 @@ def export_model(
     """Write the folder ``output_dir``. An earlier export there gives way once the new one is whole.
 
     Args:
-        weights: the module, or its tensors by name.
+        weights: the module, or its tensors by name; those of a checkpoint are read file by file.
         tokenizer: its files go along, and its end-of-text id ends generation; None = no tokenizer.
         dtype: store floating-point tensors in this type (default: as they are).
 
@@ -67,17 +71,17 @@ def export_model(
     _require_replaceable(output_dir)
     config = _config_for_others(hf_config, tokenizer)
     model = empty_model(config)
-    tensors = _fit(clean_names(weights), model)
-    if dtype is not None:
-        tensors = {n: t.to(dtype) if t.is_floating_point() else t for n, t in tensors.items()}
-    stored = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
-    model.to(stored)
-    model.generation_config = _generation(config)
+    tensors = weights if isinstance(weights, StoredTensors) else clean_names(weights)
+    sources = _fit(tensors, model)
+    kinds = {name: _stored_as(tensors, source, dtype) for name, source in sources.items()}
+    config.architectures = [type(model).__name__]
+    config.dtype = next(kind for kind in kinds.values() if kind.is_floating_point)
     aside = output_dir.with_name(f".{output_dir.name}.{secrets.token_hex(4)}.tmp")
     try:
         aside.mkdir(parents=True)
-        with quiet_transformers():
-            model.save_pretrained(aside, state_dict=tensors, max_shard_size=_MAX_FILE_SIZE)
+        _write_weights(aside, tensors, sources, kinds, dict(model.state_dict()))
+        config.save_pretrained(aside)
+        _generation(config).save_pretrained(aside)
         if tokenizer is not None:
             tokenizer.save(aside)
         for path in aside.iterdir():
@@ -133,29 +137,57 @@ def clean_names(weights: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
     return clean
 
 
-def _fit(tensors: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """The tensors that ``model`` stores, tied ones once, after comparing names and shapes."""
+def _fit(tensors: Mapping[str, Tensor], model: nn.Module) -> dict[str, str]:
+    """Name in ``model`` -> name in ``tensors`` of all that it stores, tied ones once; names and shapes are
+    compared."""
     wanted: dict[str, Tensor] = dict(model.state_dict())
     tied: dict[str, str] = dict(getattr(model, "all_tied_weights_keys", None) or {})
+    given = {name: name for name in tensors}
     for copy_name, source in tied.items():
-        if copy_name in tensors and source not in tensors:
-            tensors[source] = tensors[copy_name]
-        twin = tensors.pop(copy_name, None)
-        if twin is not None and not torch.equal(twin, tensors[source]):
-            raise ModelError(f"{copy_name} and {source} are tied in the config but differ")
         wanted.pop(copy_name, None)
-    missing, surplus = sorted(set(wanted) - set(tensors)), sorted(set(tensors) - set(wanted))
+        twin = given.pop(copy_name, None)
+        if twin is None:
+            continue
+        if given.setdefault(source, twin) != twin and not torch.equal(tensors[twin], tensors[source]):
+            raise ModelError(f"{copy_name} and {source} are tied in the config but differ")
+    missing, surplus = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
     if missing or surplus:
         raise ModelError(
             f"the tensors are not those of {type(model).__name__}: "
             f"missing {missing[:5]}, surplus {surplus[:5]}"
         )
     for name, tensor in wanted.items():
-        if tensor.shape != tensors[name].shape:
-            raise ModelError(
-                f"{name} has shape {tuple(tensors[name].shape)}, the config says {tuple(tensor.shape)}"
-            )
-    return {name: tensors[name].contiguous() for name in wanted}
+        shape = shape_of(tensors, given[name])
+        if tensor.shape != shape:
+            raise ModelError(f"{name} has shape {tuple(shape)}, the config says {tuple(tensor.shape)}")
+    return {name: given[name] for name in wanted}
+
+
+def _stored_as(tensors: Mapping[str, Tensor], name: str, dtype: torch.dtype | None) -> torch.dtype:
+    own = dtype_of(tensors, name)
+    return dtype if dtype is not None and own.is_floating_point else own
+
+
+def _write_weights(
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    sources: Mapping[str, str],
+    kinds: Mapping[str, torch.dtype],
+    like: Mapping[str, Tensor],
+) -> None:
+    """One file after the other, so that no more than one of them is in memory beside what was given."""
+    plan = split_torch_state_dict_into_shards(
+        {name: torch.empty_like(like[name], dtype=kind, device="meta") for name, kind in kinds.items()},
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=_MAX_FILE_SIZE,
+    )
+    for file, names in plan.filename_to_tensors.items():
+        content = {name: tensors[sources[name]].detach().to(kinds[name]).contiguous() for name in names}
+        save_file(content, folder / file, metadata={"format": "pt"})
+    if plan.is_sharded:
+        size = {"total_parameters": sum(like[name].numel() for name in kinds), **plan.metadata}
+        index = {"metadata": size, "weight_map": dict(sorted(plan.tensor_to_filename.items()))}
+        write_json(folder / "model.safetensors.index.json", index)
 
 
 def _config_for_others(hf_config: PretrainedConfig, tokenizer: TokenizerFiles | None) -> PretrainedConfig:

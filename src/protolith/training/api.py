@@ -39,7 +39,7 @@ def pretrain(
         num_epochs: passes over the data.
         learning_rate: the peak rate.
         batch_size: rows per device and micro-batch.
-        resume_from: "latest" (or True), a step, or a checkpoint folder.
+        resume_from: "latest" (or True), "best", a step, or a checkpoint folder.
         output_dir: the run directory; default ``output/pretrain``.
         overwrite: remove the run that is in ``output_dir``.
         accept_changes: areas that may differ from what is resumed (data, tokenizer, model, batch,

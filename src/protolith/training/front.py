@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from protolith.config.schema import TrainConfig
+from protolith.distributed.agreement import Agreement
 from protolith.distributed.outcome import meeting
 from protolith.distributed.world import World
 from protolith.formats.rundir import RunDir
@@ -103,7 +104,7 @@ def open_checkpoints(
     companions: Callable[[Path], None],
     warn: Callable[[str], None],
 ) -> Checkpoints:
-    """Those of the run; rank 0 writes them and the others learn at each wait what was written."""
+    """Those of the run: rank 0 writes what is whole, all ranks what is sharded; all learn what was saved."""
     return Checkpoints(
         run_dir.checkpoints,
         keep_last=config.trainer.keep_last,
@@ -113,6 +114,7 @@ def open_checkpoints(
         warn=warn,
         writes=world.is_main,
         agree=lambda saved: world.tell("saved", saved),
+        ranks=lambda: Agreement(world),
     )
 
 

@@ -8,6 +8,7 @@ batch. A stop is honoured after the step in progress: validation is left, the st
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,8 @@ from protolith.data.row_ranges import Range
 from protolith.data.rows import Origin
 from protolith.distributed.engine import Engine
 from protolith.errors import NonFiniteError, ProtolithError, WorkerLostError
-from protolith.training.checkpoint import Checkpoints, Progress
+from protolith.training.checkpoint import Checkpoints
+from protolith.training.checkpoint_write import Progress
 from protolith.training.metrics import Clock, step_numbers
 from protolith.training.monitors.all import Monitors
 from protolith.training.schedule import Schedule
@@ -40,7 +42,8 @@ NOT_FINITE = "step not finite"
 @dataclass
 class RunState:
     """Where the run stands. ``tokens`` counts trained targets; ``next_row`` is the data position, with
-    ``position`` where text is streamed or sources are mixed; ``skip_rows`` are never trained on."""
+    ``position`` where text is streamed or sources are mixed; ``skip_rows`` are never trained on;
+    ``best``: see ``Progress``."""
 
     ledger: Ledger
     step: int = 0
@@ -50,6 +53,7 @@ class RunState:
     metrics: dict[str, Any] = field(default_factory=dict)
     position: dict[str, Any] = field(default_factory=dict)
     skip_rows: tuple[Range, ...] = ()
+    best: dict[str, Any] = field(default_factory=dict)
 
     def progress(self, identity: dict[str, Any]) -> Progress:
         return Progress(
@@ -61,6 +65,7 @@ class RunState:
             identity=identity,
             position=self.position,
             skip_rows=[list(part) for part in self.skip_rows],
+            best=self.best,
         )
 
     def epochs(self, plan: Plan) -> float:
@@ -92,6 +97,8 @@ class Loop:
     overflows: int = 0
     #: a validation that was due and gave way to a stop: the run is not over without it
     validation_left: bool = False
+    #: the last validation was the best so far and is not saved yet
+    best_unsaved: bool = False
     #: the data has no more rows for this run
     rows_ended: bool = False
 
@@ -114,7 +121,7 @@ class Loop:
                 self._log(result, rate, clock)
             if self._validation_due():
                 self._validate()
-            if self._checkpoint_due() and not self._is_last():
+            if (self._checkpoint_due() or self.best_unsaved) and not self._is_last():
                 self._save()
             clock.restart()
             if stop.requested:
@@ -219,9 +226,16 @@ class Loop:
         shown += [name for name in numbers if name.count("/") == 2]  # of each source
         self.state.metrics.update(numbers)
         self.monitors.validation(self.state.step, self._total_steps(), numbers, shown)
+        self._note_best(numbers["val/loss"])
         if self.samples is not None and not self.stop.requested:
             self.samples(self.state.step)
         self.status.update(phase="training")
+
+    def _note_best(self, loss: float) -> None:
+        best = self.state.best
+        if self.config.trainer.save_best and self.state.step and loss < best.get("loss", math.inf):
+            self.state.best = {"step": self.state.step, "loss": loss}
+            self.best_unsaved = True
 
     def _validate_before_first_step(self) -> None:
         """At the start on request; after a resume when the stop came before the validation of this step."""
@@ -233,6 +247,7 @@ class Loop:
 
     def _save(self) -> None:
         self.status.update(phase="saving", step=self.state.step)
+        self.best_unsaved = False
         self.checkpoints.save(self.engine.state(), self.state.progress(self.identity))
         self.monitors.ledger(self.state.ledger)
         self.status.update(phase="training")
@@ -241,10 +256,10 @@ class Loop:
         """The end of the loop, however it came: what must be on disk is on disk when this returns."""
         ended = self._is_last()
         stopped = self.stop.requested and (not ended or self.validation_left)
-        wanted = self.state.step > 0 and (self.config.trainer.save_last or stopped)
+        wanted = self.state.step > 0 and (self.config.trainer.save_last or stopped or self.best_unsaved)
         self.status.update(phase="saving", step=self.state.step)
         self.checkpoints.wait()
-        if wanted and self.checkpoints.last_saved != self.state.step:
+        if wanted and (self.best_unsaved or self.checkpoints.last_saved != self.state.step):
             self.checkpoints.save_and_wait(self.engine.state(), self.state.progress(self.identity))
         self.monitors.ledger(self.state.ledger)
         return (self.stop.by or "signal") if stopped else self.plan.ended_by(self.state.next_row)

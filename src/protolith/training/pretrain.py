@@ -28,11 +28,13 @@ from protolith.data.tokenizer import TextTokenizer, load_tokenizer
 from protolith.distributed.engine import Engine
 from protolith.distributed.world import World, is_lost_contact, joined, lost_contact
 from protolith.errors import DataError, NoSpaceError, OutOfMemoryError, UsageError, WorkerLostError
+from protolith.formats.checkpoint_files import step_folder
 from protolith.formats.rundir import RunDir, write_json
 from protolith.model.build import BuiltModel, build_model, resolve_model_dir
 from protolith.model.export import export_model, write_companions
 from protolith.model.flops import peak_flops
 from protolith.model.positions import check_row_length
+from protolith.tensors.stored import weights_of
 from protolith.training import banner
 from protolith.training.agreed_stop import AgreedStop
 from protolith.training.datasets import Datasets, open_datasets
@@ -208,7 +210,10 @@ class _Run:
             self.status.update(state="stopped", stopped_by=stopped_by, step=state.step)
             console.ended(f"stopped by {stopped_by} after step {state.step}; continue with --resume")
         else:
-            self._export(engine, built, tokenizer)
+            saved = (
+                step_folder(checkpoints.root, state.step) if checkpoints.last_saved == state.step else None
+            )
+            self._export(engine, built, tokenizer, saved)
             self.status.update(state="completed", phase="done", stopped_by=stopped_by, step=state.step)
             console.ended(f"done: {state.step} steps, {state.tokens:,} tokens; model in {self.run_dir.model}")
         metrics = dict(state.metrics)
@@ -339,9 +344,13 @@ class _Run:
             writes=self.world.is_main,
         )
 
-    def _export(self, engine: Engine, built: BuiltModel, tokenizer: TextTokenizer) -> None:
+    def _export(
+        self, engine: Engine, built: BuiltModel, tokenizer: TextTokenizer, saved: Path | None
+    ) -> None:
+        """From the checkpoint of this step, where ranks have shards only: nobody gathers them then."""
         self.status.update(phase="exporting")
-        weights = engine.full_weights()
+        from_disk = self.world.tell("export", engine.together and saved is not None)
+        weights = weights_of(saved) if from_disk and saved else engine.full_weights()
         if not self.world.is_main:
             return
         try:

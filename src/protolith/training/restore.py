@@ -10,7 +10,8 @@ from protolith.data.row_ranges import merged
 from protolith.distributed.engine import Engine
 from protolith.distributed.world import World
 from protolith.formats.rundir import RunDir, read_metrics
-from protolith.training.checkpoint import Checkpoints, load_checkpoint
+from protolith.training.checkpoint import Checkpoints
+from protolith.training.checkpoint_read import load_checkpoint
 from protolith.training.loop import RunState
 from protolith.training.monitors.console import Console
 from protolith.training.resume import check_identity, set_aside_later
@@ -56,6 +57,7 @@ def restore(
         skipped_steps=progress.skipped_steps,
         position=progress.position,
         skip_rows=merged(progress.skip_rows),
+        best=progress.best,
         metrics=metrics,
     )
 

@@ -16,8 +16,10 @@ from protolith.data.identity import diff_identity
 from protolith.errors import NotFoundError, ResumeMismatchError, UsageError
 from protolith.formats import checkpoint_files
 from protolith.formats.rundir import RunDir, is_run_dir
-from protolith.training.checkpoint import named_checkpoint, newest_checkpoint
+from protolith.training.checkpoint_read import best_checkpoint, named_checkpoint, newest_checkpoint
 
+#: Names of checkpoints of the run itself.
+OF_THE_RUN = ("latest", "best")
 AREAS = ("data", "tokenizer", "model", "batch", "schedule", "optimizer")
 _MEANING = {
     "data": "the run goes on at the same row number of the changed data (streamed text: with its epoch anew)",
@@ -31,7 +33,7 @@ _MEANING = {
 
 def points_elsewhere(resume: str | None, run_dir: RunDir) -> bool:
     """Whether ``resume`` names a checkpoint outside this run's own folder."""
-    if resume is None or resume == "latest" or resume.isdigit():
+    if resume is None or resume in OF_THE_RUN or resume.isdigit():
         return False
     path = Path(resume).expanduser().resolve()
     return run_dir.root.resolve() not in [path, *path.parents]
@@ -43,7 +45,7 @@ def require_folder(run_dir: RunDir, resume: str | None) -> None:
     Raises:
         NotFoundError: it is not; the hint lists those beside it, or those of the run.
     """
-    if resume is None or resume == "latest" or resume.isdigit():
+    if resume is None or resume in OF_THE_RUN or resume.isdigit():
         return
     path = Path(resume).expanduser()
     if path.is_dir():
@@ -54,12 +56,12 @@ def require_folder(run_dir: RunDir, resume: str | None) -> None:
     raise NotFoundError(
         f"no such checkpoint: {resume}",
         where="--resume",
-        hint=f"give latest, a step number or a folder; {known}",
+        hint=f"give latest, best, a step number or a folder; {known}",
     )
 
 
 def find_checkpoint(run_dir: RunDir, resume: str, warn: Callable[[str], None]) -> Path | None:
-    """The folder that ``--resume [latest|STEP|DIR]`` means; None when a run has no checkpoint yet.
+    """The folder that ``--resume [latest|best|STEP|DIR]`` means; None when a run has no checkpoint yet.
 
     Raises:
         NotFoundError: a step or folder was named that does not exist.
@@ -67,6 +69,8 @@ def find_checkpoint(run_dir: RunDir, resume: str, warn: Callable[[str], None]) -
     """
     if resume == "latest":
         return newest_checkpoint(run_dir.checkpoints, warn)
+    if resume == "best":
+        return best_checkpoint(run_dir.checkpoints)
     if resume.isdigit():
         return named_checkpoint(run_dir.checkpoints, int(resume))
     require_folder(run_dir, resume)

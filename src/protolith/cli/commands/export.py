@@ -27,16 +27,19 @@ def export(
         raise ConflictError("the output folder is not empty", where=str(output), hint="choose another folder")
 
     from protolith.data.tokenizer import load_tokenizer
-    from protolith.model.export import export_model, load_exported
+    from protolith.model.config import make_config, read_config_dict
+    from protolith.model.export import export_model
+    from protolith.tensors.stored import weights_of
 
     tokenizer = load_tokenizer(source.folder, (source.run_config().get("data") or {}).get("eos_token"))
-    module = load_exported(source.folder)
-    export_model(module, module.config, tokenizer, target)
+    weights = weights_of(source.folder)
+    config, _ = make_config(read_config_dict(source.folder), {}, where=str(source.folder))
+    export_model(weights, config, tokenizer, target)
     answer = {
         "output": str(output),
         "checkpoint": str(source.folder),
         "step": source.step,
-        "num_parameters": sum(parameter.numel() for parameter in module.parameters()),
+        "num_parameters": sum(weights.shape(name).numel() for name in weights),
     }
     if form is Form.json:
         print_json(answer)

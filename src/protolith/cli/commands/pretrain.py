@@ -50,7 +50,7 @@ def pretrain(
     ] = [],  # noqa: B006 - typer reads the default, nobody changes it
     resume: Annotated[
         str | None,
-        typer.Option(metavar="[latest|STEP|DIR]", help="Continue from a checkpoint; alone: the latest."),
+        typer.Option(metavar="[latest|best|STEP|DIR]", help="Continue from a checkpoint; alone: the latest."),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Remove the run in the output folder.")

@@ -20,7 +20,7 @@ from protolith.cli.ledger_table import show_ledger
 from protolith.cli.model_source import RUNS_FOLDER
 from protolith.cli.render import Form, FormOption, facts, heading, print_json, say, table
 from protolith.errors import NotAllowedError, NotFoundError
-from protolith.formats.checkpoint_files import CheckpointFolder, list_checkpoints
+from protolith.formats.checkpoint_files import CheckpointFolder, best_step, list_checkpoints
 from protolith.formats.rundir import RunDir, find_runs, is_run_dir, read_json, read_metrics
 from protolith.training.output_folder import is_alive
 from protolith.units import format_bytes, format_count, format_duration
@@ -99,19 +99,20 @@ def show_run(
         for name, path in (("config", run_dir.config), ("plan", run_dir.plan), ("ledger", run_dir.ledger))
     }
     checkpoints = list_checkpoints(run_dir.checkpoints, digests=verify)
+    best = best_step(run_dir.checkpoints)
     metrics = _last_values(run_dir, [])
     if form is Form.json:
         print_json(
             {
                 "run": {**asdict(summary), "problems": problems},
                 **documents,
-                "checkpoints": [_checkpoint_facts(found) for found in checkpoints],
+                "checkpoints": [_checkpoint_facts(found, best) for found in checkpoints],
                 "metrics": metrics,
                 "model": str(run_dir.model) if run_dir.model.is_dir() else None,
             }
         )
         return
-    _show_text(run_dir, summary, problems, documents, checkpoints, metrics)
+    _show_text(run_dir, summary, problems, documents, checkpoints, best, metrics)
 
 
 def find_run(name: str) -> Path:
@@ -250,12 +251,13 @@ def _loss(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def _checkpoint_facts(found: CheckpointFolder) -> dict[str, Any]:
+def _checkpoint_facts(found: CheckpointFolder, best: int | None) -> dict[str, Any]:
     return {
         "step": found.step,
         "path": str(found.path),
         "valid": not found.problem,
         "problem": found.problem or None,
+        "best": found.step == best,
         "size_bytes": found.size_bytes,
     }
 
@@ -266,6 +268,7 @@ def _show_text(
     problems: list[str],
     documents: Mapping[str, dict[str, Any] | None],
     checkpoints: list[CheckpointFolder],
+    best: int | None,
     metrics: Mapping[str, float],
 ) -> None:
     heading(f"run {run_dir.root}")
@@ -300,10 +303,7 @@ def _show_text(
     if checkpoints:
         table(
             ("step", "size", "state"),
-            [
-                (str(c.step), format_bytes(c.size_bytes), f"not valid: {c.problem}" if c.problem else "valid")
-                for c in checkpoints
-            ],
+            [(str(c.step), format_bytes(c.size_bytes), _judgement(c, best)) for c in checkpoints],
             right=("step", "size"),
         )
     else:
@@ -312,6 +312,12 @@ def _show_text(
         say()
         heading("last numbers")
         facts(metrics, indent=2)
+
+
+def _judgement(found: CheckpointFolder, best: int | None) -> str:
+    if found.problem:
+        return f"not valid: {found.problem}"
+    return "valid, best by validation" if found.step == best else "valid"
 
 
 def _without_defaults(document: Mapping[str, Any]) -> dict[str, Any]:

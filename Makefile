@@ -20,10 +20,14 @@ $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.dev: $(VENV)/.base
 	$(PIP) -e ".[dev,parquet,s3,tensorboard,wandb]" && touch $@
 
-# torch.compile on a CPU needs a C++ compiler.
-$(VENV)/.system: | $(BIN)/python
-	@command -v g++ >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
-		&& apt-get install -y -qq --no-install-recommends g++ >/dev/null; } || echo "g++ is missing: install it to test compiling"
+# What the tests use of the system: a C++ compiler for torch.compile, network namespaces as machines, real Slurm.
+TOOLS    := g++ ip slurmctld slurmd munged
+PACKAGES := g++ iproute2 slurm-wlm slurm-client munge
+$(VENV)/.system: Makefile | $(BIN)/python
+	@( PATH="$$PATH:/usr/sbin:/sbin"; for tool in $(TOOLS); do command -v $$tool >/dev/null || exit 1; done ) \
+		|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
+		&& DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PACKAGES) >/dev/null; } \
+		|| echo "some of these are missing, and tests need them: $(PACKAGES)"
 	@touch $@
 
 demo: $(VENV)/.base
